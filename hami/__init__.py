@@ -1,0 +1,1 @@
+"""hami: share accelerators between Kubernetes pods, on an event log."""

@@ -1,0 +1,1 @@
+"""The `hami` command, one module per verb. Verbs import late."""

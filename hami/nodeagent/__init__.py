@@ -1,0 +1,1 @@
+"""Owns the devices of one node: discovery, kubelet, health, delivery."""

@@ -1,0 +1,1 @@
+"""decide for the node: fault -> transition, allocation -> container edits. Pure."""

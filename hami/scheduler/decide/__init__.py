@@ -1,0 +1,1 @@
+"""decide(snapshot, input) -> events | refusal. Pure: every `if` about devices lives here."""
