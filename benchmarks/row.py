@@ -50,7 +50,7 @@ def row(
 
 
 def quantile(samples: Sequence[float], q: float) -> float:
-    """q in 0..1 of samples, by rank."""
+    """The q-th part (0..1) of samples, by rank."""
     ordered = sorted(samples)
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 
