@@ -18,7 +18,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from hami.domain.cluster import ClusterSnapshot
-from hami.domain.errors import HamiError, StoreUnavailable
+from hami.domain.errors import HamiError, StoreUnavailable, StoreUnsafe
 from hami.events.envelope import START, Position
 from hami.events.log import Checkpoints, Log, Record
 from hami.projections.boot import newest_state, stands
@@ -167,13 +167,24 @@ class LiveView:
         """Run one loop; when it ends, the other one has no business any more."""
         try:
             await self._patiently(loop)
-        except LogRewritten as rewritten:
-            _log.warning("view.log_rewritten", why=str(rewritten))
+        except StoreUnsafe as unsafe:
+            self._break(unsafe)
         except HamiError as failure:
-            self.broken = str(failure)
-            _log.exception("view.broken", g=self.position.g)
-            self._tell()
+            await self._judge(failure)
         scope.cancel()
+
+    async def _judge(self, failure: HamiError) -> None:
+        """Where the log no longer holds our place, a checkpoint may; where it does, what follows is wrong: that is the end."""
+        position, previous = self._state.position, self._state.previous
+        if await self._patiently(lambda: stands(self._log, position, previous)):
+            self._break(failure)
+        else:
+            _log.warning("view.log_rewritten", why=str(failure))
+
+    def _break(self, failure: HamiError) -> None:
+        self.broken = str(failure)
+        _log.error("view.broken", why=self.broken, g=self._state.position.g)
+        self._tell()
 
     async def _tail(self) -> None:
         async with _closing(self._log.tail(self._state.position)) as batches:

@@ -169,31 +169,30 @@ def _moved(state: ClusterState, event: AllocationEvent, phase: Phase) -> Allocat
 
 def _exchange(state: ClusterState, reservation: Reservation, before: Mapping[str, Held], after: Mapping[str, Held]) -> None:
     """One allocation's holding changes from `before` to `after`: devices, node and quota follow."""
-    node = reservation.node
-    held = state.held.setdefault(node, {})
-    changed: dict[str, tuple[int, int]] = {}
-    for uuid in {**before, **after} if before and after else before or after:
-        old, new = before.get(uuid, _NOTHING), after.get(uuid, _NOTHING)
-        now = _replaced(held.get(uuid, _NOTHING), old, new)
-        changed[uuid] = (new.used.memory - old.used.memory, new.used.cores - old.used.cores)
-        if now == _NOTHING:
+    changed = {**before, **after}.keys()
+    if not changed:
+        return
+    held = state.held.setdefault(reservation.node, {})
+    for uuid in changed:
+        now = _replaced(held.get(uuid, _NOTHING), before.get(uuid, _NOTHING), after.get(uuid, _NOTHING))
+        if now.used == _ZERO and not now.mig:
             held.pop(uuid, None)
         else:
             held[uuid] = now
     if not held:
-        del state.held[node]
-    if changed:
-        show_held(state, node, set(changed))
-        charge(state, reservation.owner.namespace, _by_vendor(reservation.containers, changed))
+        del state.held[reservation.node]
+    show_held(state, reservation.node, changed)
+    charge(state, reservation.owner.namespace, _difference(reservation.containers, before, after))
 
 
 def _replaced(total: Held, old: Held, new: Held) -> Held:
-    used = total.used
-    if old.used is not _ZERO:
-        used = used.minus(old.used)
-    if new.used is not _ZERO:
-        used = used.plus(new.used)
-    if not (old.mig or new.mig or total.mig):
+    if total is _NOTHING:
+        return new
+    was, gone, come = total.used, old.used, new.used
+    used = DeviceUsage(
+        was.slots - gone.slots + come.slots, was.memory - gone.memory + come.memory, was.cores - gone.cores + come.cores
+    )
+    if not (total.mig or new.mig):
         return Held(used)
     slices = list(total.mig)
     for each in old.mig:
@@ -201,14 +200,19 @@ def _replaced(total: Held, old: Held, new: Held) -> Held:
     return Held(used, (*slices, *new.mig))
 
 
-def _by_vendor(containers: tuple[ContainerShares, ...], changed: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    vendors = {share.uuid: share.vendor for container in containers for share in container.shares}
+def _difference(
+    containers: tuple[ContainerShares, ...], before: Mapping[str, Held], after: Mapping[str, Held]
+) -> dict[str, tuple[int, int]]:
+    """Memory and cores per vendor that `after` holds beyond `before`."""
+    vendors: dict[str, str] = {}
+    for container in containers:
+        for share in container.shares:
+            vendors[share.uuid] = share.vendor
     sums: dict[str, tuple[int, int]] = {}
-    for uuid, (memory, cores) in changed.items():
-        if memory or cores:
-            vendor = vendors[uuid]
-            sum_memory, sum_cores = sums.get(vendor, (0, 0))
-            sums[vendor] = (sum_memory + memory, sum_cores + cores)
+    for sign, holding in ((-1, before), (1, after)):
+        for uuid, held in holding.items():
+            memory, cores = sums.get(vendors[uuid], (0, 0))
+            sums[vendors[uuid]] = (memory + sign * held.used.memory, cores + sign * held.used.cores)
     return sums
 
 

@@ -4,7 +4,8 @@
     snapshot(state) -> ClusterSnapshot   read-only windows, valid until the next apply
 
 Each record's g must follow the last one; a jump raises LogGap. A record already applied is passed over: by its g, or, when an
-event was appended again after a failover, by its (producer, epoch, seq). An unknown type is counted and skipped.
+event was appended again after a failover, by its (producer, epoch, seq). An unknown type is counted and skipped; an entry
+whose envelope cannot be read names no producer and no node: it is counted and reported.
 """
 
 from types import MappingProxyType
@@ -76,9 +77,10 @@ def apply(state: ClusterState, record: Record) -> ClusterState:
         state.versions.update(record.versions)
     envelope = record.envelope
     order = (envelope.epoch, envelope.seq)
-    if order <= state.seen.get(envelope.producer, _NEVER):
-        return state
-    state.seen[envelope.producer] = order
+    if envelope.producer:
+        if order <= state.seen.get(envelope.producer, _NEVER):
+            return state
+        state.seen[envelope.producer] = order
     event = record.event
     if isinstance(event, Unknown):
         state.unknown[event.type] = state.unknown.get(event.type, 0) + 1
