@@ -12,29 +12,29 @@ _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod's wishes about one vendor's devices, parsed. Empty tuples and None mean no constraint."""
+    """A pod's wishes about one vendor's devices, parsed. None means no constraint; an empty tuple is met by nothing."""
 
-    use_types: tuple[str, ...] = ()
-    nouse_types: tuple[str, ...] = ()
-    use_uuids: tuple[str, ...] = ()
-    nouse_uuids: tuple[str, ...] = ()
+    use_types: tuple[str, ...] | None = None
+    nouse_types: tuple[str, ...] | None = None
+    use_uuids: tuple[str, ...] | None = None
+    nouse_uuids: tuple[str, ...] | None = None
     mode: str | None = None
     numa_bind: bool = False
 
     def type_fits(self, device: Device) -> bool:
         """By case-insensitive substring of the model; a refusal wins over a wish. A device without a mode has any mode."""
-        if self.use_types or self.nouse_types:
+        if self.use_types is not None or self.nouse_types is not None:
             model = device.model.lower()
-            if self.nouse_types and any(word in model for word in self.nouse_types):
+            if self.nouse_types is not None and any(word in model for word in self.nouse_types):
                 return False
-            if self.use_types and not any(word in model for word in self.use_types):
+            if self.use_types is not None and not any(word in model for word in self.use_types):
                 return False
         return self.mode is None or not device.mode or device.mode in self.mode
 
     def uuid_fits(self, uuid: str) -> bool:
-        if self.nouse_uuids and uuid in self.nouse_uuids:
+        if self.nouse_uuids is not None and uuid in self.nouse_uuids:
             return False
-        return not self.use_uuids or uuid in self.use_uuids
+        return self.use_uuids is None or uuid in self.use_uuids
 
     @property
     def mig_welcome(self) -> bool:
@@ -53,8 +53,10 @@ def wishes_of(annotations: Mapping[str, str], vendor: Vendor) -> Wishes:
     )
 
 
-def _words(annotations: Mapping[str, str], key: str, *, lower: bool = False) -> tuple[str, ...]:
+def _words(annotations: Mapping[str, str], key: str, *, lower: bool = False) -> tuple[str, ...] | None:
+    """A comma list without its blanks; a blank annotation is no constraint, a list of nothing but commas is an empty one."""
     text = annotations.get(key, "") if key else ""
     if not text.strip():
-        return ()
-    return tuple(word.strip().lower() if lower else word.strip() for word in text.split(","))
+        return None
+    words = (word.strip().lower() if lower else word.strip() for word in text.split(","))
+    return tuple(word for word in words if word)

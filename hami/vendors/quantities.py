@@ -1,7 +1,8 @@
 """Kubernetes quantities at the door.
 
-The API rewrites whole numbers with decimal suffixes (`8000` comes back as `8k`), so no suffix and decimal suffixes count in
-the resource's own unit. Binary suffixes mean bytes: `16Gi` of device memory is 16384 MiB. What cannot be read exactly is refused.
+The API rewrites whole numbers with decimal suffixes (`8000` comes back as `8k`), so no suffix and decimal suffixes count
+in the resource's own unit. Binary suffixes mean bytes: `16Gi` of device memory is 16384 MiB. What cannot be read exactly is
+refused.
 """
 
 import re
@@ -43,7 +44,9 @@ def whole(field: str, value: Quantity) -> int:
 def memory(field: str, value: Quantity, *, factor: int) -> int:
     """Device memory in MiB. `factor` applies to numbers in the vendor's unit, never to bytes."""
     number, in_bytes = exact(field, value)
-    return _checked(field, value, number / _MIB if in_bytes else number * factor)
+    if in_bytes:
+        return _checked(field, value, number / _MIB)
+    return _checked(field, value, Fraction(_checked(field, value, number) * factor))
 
 
 def as_integer(value: Quantity) -> int | None:

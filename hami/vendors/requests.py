@@ -17,7 +17,7 @@ def kind_of(container: Container, *, init: bool) -> ContainerKind:
 
 
 def containers_of(pod: Pod) -> Iterator[tuple[str, ContainerKind, Container]]:
-    """Init containers (sidecars among them) first, then apps, each with its place in the spec: the order that positions count in."""
+    """Init containers (sidecars among them) first, then apps, with their places in the spec: positions count in this order."""
     for index, container in enumerate(pod.spec.init_containers or ()):
         yield f"spec.initContainers[{index}]", kind_of(container, init=True), container
     for index, container in enumerate(pod.spec.containers or ()):
