@@ -1,0 +1,9 @@
+"""Fixtures every test sees."""
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    """Tests run on plain asyncio: it is the loop redis.asyncio, grpc.aio and the Kubernetes client share everywhere."""
+    return ("asyncio", {"use_uvloop": False})
