@@ -6,7 +6,7 @@ which rows to look at again. One thread owns the planes; a snapshot given to `pl
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -100,6 +100,8 @@ class Planes:
         old, old_rows = self.view, len(self.score)
         flat = (self.score, self.refusal, self.stamp, self.rank)
         self._allocate(max(rows, old_rows), max(columns, old.vendor.shape[1]))
+        plane: npt.NDArray[Any]
+        before: npt.NDArray[Any]
         for plane, before in zip(self.view, old, strict=True):
             plane[:old_rows, : before.shape[1]] = before
         for row_values, before_values in zip((self.score, self.refusal, self.stamp, self.rank), flat, strict=True):
