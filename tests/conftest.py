@@ -15,3 +15,6 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("HAMI_") and not name.startswith("HAMI_TEST_"):
             monkeypatch.delenv(name)
+
+
+pytest_plugins = ["tests.support.redis_server"]

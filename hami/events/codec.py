@@ -5,6 +5,7 @@ must not stop a reader. A malformed envelope raises InvalidInput.
 """
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -12,8 +13,8 @@ import msgspec
 from hami.domain.errors import InvalidInput
 from hami.domain.units import EpochMs
 from hami.events.catalog.union import BY_TYPE, EVENT_TYPES, Event
-from hami.events.envelope import Envelope, chain_of, event_id
-from hami.events.log import Draft, Undecodable, Unknown
+from hami.events.envelope import Envelope, Position, chain_of, event_id
+from hami.events.log import Draft, Record, Undecodable, Unknown
 from hami.events.upcast import UPCASTERS
 
 _encoder = msgspec.json.Encoder()
@@ -57,6 +58,34 @@ def _decode_old(envelope: Envelope) -> Event | Unknown | Undecodable:
         return msgspec.convert(payload, newest)
     except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as error:
         return Undecodable(envelope.type, str(error))
+
+
+_NO_VERSIONS: Final[Mapping[str, int]] = MappingProxyType({})
+_MALFORMED: Final = Envelope(id="", type="", producer="", epoch=0, seq=0, data=msgspec.Raw(b"null"))
+
+
+def decode_record(entry: str, g: int, raw: bytes, versions: str) -> Record:
+    """A log entry from its fields. Never raises for what stands in the log: a malformed envelope becomes Undecodable."""
+    position = Position(g, entry)
+    try:
+        envelope = _envelope_decoder.decode(raw)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        return Record(position=position, envelope=_MALFORMED, event=Undecodable("", str(error)))
+    decode = _decoders.get((envelope.type, envelope.schema))
+    if decode is None:
+        event = _decode_old(envelope)
+    else:
+        try:
+            event = decode(envelope.data)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            event = Undecodable(envelope.type, str(error))
+    if not versions:
+        return Record(position=position, envelope=envelope, event=event, versions=_NO_VERSIONS)
+    moved: dict[str, int] = {}
+    for pair in versions.split(" "):
+        entity, _, version = pair.rpartition("=")
+        moved[entity] = int(version)
+    return Record(position=position, envelope=envelope, event=event, versions=moved)
 
 
 def seal(draft: Draft, *, producer: str, epoch: int, seq: int, occurred_ms: EpochMs, chain: str = "") -> Envelope:

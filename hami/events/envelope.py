@@ -51,3 +51,9 @@ def event_id(producer: str, epoch: int, seq: int) -> str:
 def chain_of(previous: str, identity: str, data: bytes) -> str:
     """Producer's chain: 128 bits of sha256 over what came before, the id and the payload."""
     return hashlib.sha256(b"\n".join((previous.encode(), identity.encode(), data))).hexdigest()[:32]
+
+
+def entry_before(entry: str) -> str:
+    """The stream id just below: reading after it begins with `entry` itself."""
+    ms, _, n = entry.partition("-")
+    return f"{ms}-{int(n) - 1}" if int(n or 0) > 0 else f"{int(ms) - 1}-{2**64 - 1}"

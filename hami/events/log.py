@@ -71,9 +71,12 @@ class Duplicate(msgspec.Struct, frozen=True):
 class Log(Protocol):
     """One totally ordered log.
 
-    append(): all of `envelopes` (one producer and epoch, consecutive seq) or none, in one atomic step. Raises Fenced, GapFound,
-    StaleFence, Conflict (with the actual versions), in that order of checks; StoreUnavailable when the outcome is unknown or
-    the store is away: send the very same envelopes again, Duplicate tells whether the first try landed.
+    append(): all of `envelopes` (one producer and epoch, consecutive seq, a new epoch from 1) or none, in one atomic step.
+    Raises Fenced, GapFound, StaleFence, Conflict (with the actual versions), in that order of checks; StoreUnsafe when the
+    store is another incarnation than before; StoreUnavailable when the outcome is unknown or the store is away: send the very
+    same envelopes again, Duplicate tells whether the first try landed. A batch that the log has only in part is GapFound with
+    the last seq seen: send what follows it.
+    `feeds` says for each event whether it goes to its node's feed as well (none do when left out).
     """
 
     async def append(
@@ -91,7 +94,12 @@ class Log(Protocol):
         ...
 
     def tail(self, after: Position) -> AsyncIterator[Sequence[Record]]:
-        """Batches from `after` on, for ever; waits at the head, survives reconnects, never repeats or skips."""
+        """Batches from `after` on, for ever; waits at the head, survives reconnects, never repeats or skips.
+
+        An empty batch says that the store was asked and had nothing newer: it comes every few seconds at the head, so that a
+        reader knows its view to be fresh; it stays away while the store cannot be reached. Raises HistoryChanged when the log
+        no longer continues from where the reader stands, StoreUnsafe when the store is another incarnation.
+        """
         ...
 
     async def head(self) -> Position:
@@ -151,5 +159,5 @@ class NodeFeed(Protocol):
     """What the log says to one node: its reservations, prepare and handshake requests."""
 
     def tail(self, after: str) -> AsyncIterator[Sequence[tuple[str, Envelope]]]:
-        """(entry id, envelope) after that id, for ever."""
+        """(entry id, envelope) after that id ("0-0" = all that is kept), for ever. An empty batch: nothing new, store alive."""
         ...
