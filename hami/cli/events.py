@@ -36,7 +36,7 @@ def tail(session: Session, node: str, types: tuple[str, ...], subject: str, pod:
 
 
 async def _tail(session: Session, wanted: EventFilter, since: str, follow: bool) -> None:
-    async with open_store(session) as store:
+    async with open_store(session) as (store, _):
         after = await start_for(store.log, parse_moment(since, now=await store.log.now(), field="--since"))
         async for record in _forever(store.log, after) if follow else until_head(store.log, after):
             if wanted.wants(record):
@@ -71,5 +71,5 @@ def show(session: Session, event: str) -> None:
 
 
 async def _show(session: Session, event: str) -> None:
-    async with open_store(session) as store:
+    async with open_store(session) as (store, _):
         print_json(as_json(await find_record(store.log, event)))

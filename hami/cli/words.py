@@ -33,10 +33,11 @@ def in_words(event: Event | Unknown | Undecodable) -> str:
 
 def reservation_in_words(reservation: Reservation) -> str:
     """`team-a/train on node-1: main 2x NVIDIA-A100 8000MiB 50%`."""
-    parts = []
-    for container in reservation.containers:
-        for share in container.shares:
-            parts.append(f"{container.name} {share.uuid} {share.memory}MiB {share.cores}%")
+    parts = [
+        f"{container.name} {share.uuid} {share.memory}MiB {share.cores}%"
+        for container in reservation.containers
+        for share in container.shares
+    ]
     return f"{reservation.owner.namespace}/{reservation.owner.name} on {reservation.node}: " + "; ".join(parts)
 
 

@@ -1,6 +1,9 @@
 """What every Locks promises: only one holder, FIFO, tokens that never fall, nobody waits long for the dead."""
 
+from functools import partial
+
 import anyio
+import anyio.lowlevel
 import pytest
 
 from hami.events.lease import Busy, Held, Release
@@ -93,7 +96,7 @@ async def test_waiters_get_it_in_the_order_they_came(store: Store) -> None:
         async with anyio.create_task_group() as tasks:
             for i, owner in enumerate(("b", "c", "d"), start=1):
                 tasks.start_soon(wait_for, owner)
-                await wait_until(lambda i=i: _queued(store, i), f"{owner} to queue")  # type: ignore[misc]
+                await wait_until(partial(_queued, store, i), f"{owner} to queue")
             await store.locks.release(first)
     assert [owner for owner, _ in order] == ["b", "c", "d"]
     assert [token for _, token in order] == sorted({token for _, token in order})
