@@ -2,6 +2,8 @@
 
 import pytest
 
+pytest_plugins = ("tests.support.cluster",)
+
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> tuple[str, dict[str, object]]:

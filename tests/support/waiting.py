@@ -8,7 +8,7 @@ import anyio
 
 
 async def wait_until(predicate: Callable[[], object | Awaitable[object]], description: str, timeout: float = 5.0) -> None:  # noqa: ASYNC109 - bounds the whole wait; the name is what callers expect
-    """Return as soon as `predicate` (plain or async) answers something true; fail after `timeout` seconds with its last answer."""
+    """Return once `predicate` (plain or async) answers something true; fail after `timeout` seconds with its last answer."""
     deadline = time.monotonic() + timeout
     while True:
         last = predicate()
