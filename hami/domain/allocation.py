@@ -149,6 +149,8 @@ def usage_of(containers: tuple[ContainerShares, ...], *, init_done: bool = False
                     peak[uuid] = _largest(peak.get(uuid), usage)
         else:
             _add(steady, container)
+    if not peak:
+        return steady
     for uuid, usage in steady.items():
         peak[uuid] = _largest(peak.get(uuid), usage)
     return peak

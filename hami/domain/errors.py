@@ -5,6 +5,7 @@ HamiError
 ├── IllegalTransition     our own bug: an allocation was moved along an edge that does not exist
 ├── Conflict              expected versions did not hold (the store refused an append)
 ├── Fenced / GapFound     our producer's epoch or sequence is not what the store has
+├── HistoryChanged        the entry a reader stood on is gone, or the log jumps after it
 ├── StoreUnavailable      Redis cannot be reached or refuses writes for now
 ├── StoreUnsafe           Redis is reachable, but must not be used (eviction, replica, foreign functions, wrong incarnation)
 └── DeviceUnavailable     a device library call failed
@@ -53,6 +54,10 @@ class GapFound(HamiError):  # noqa: N818 - as above
     def __init__(self, producer: str, last_epoch: int, last_seq: int, position: str = "") -> None:
         self.producer, self.last_epoch, self.last_seq, self.position = producer, last_epoch, last_seq, position
         super().__init__(f"{producer}: the log has seen epoch {last_epoch} up to seq {last_seq}")
+
+
+class HistoryChanged(HamiError):  # noqa: N818 - as above
+    """The log no longer continues where a reader stood: go back to a checkpoint that it still holds."""
 
 
 class StoreUnavailable(HamiError):  # noqa: N818 - as above

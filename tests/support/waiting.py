@@ -1,21 +1,25 @@
-"""Waiting for a condition instead of for a time."""
+"""Waiting for a condition instead of sleeping for a time."""
 
 import inspect
-import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
 
 import anyio
 
+T = TypeVar("T")
 
-async def wait_until(predicate: Callable[[], object | Awaitable[object]], description: str, timeout: float = 5.0) -> None:  # noqa: ASYNC109 - bounds the whole wait; the name is what callers expect
-    """Return once `predicate` (plain or async) answers something true; fail after `timeout` seconds with its last answer."""
-    deadline = time.monotonic() + timeout
-    while True:
-        last = predicate()
-        if inspect.isawaitable(last):
-            last = await last
-        if last:
-            return
-        if time.monotonic() >= deadline:
-            raise AssertionError(f"{description}: not within {timeout:g} s; last value {last!r}")
-        await anyio.sleep(0.005)
+
+async def wait_until(
+    predicate: Callable[[], T | Awaitable[T]], description: str, *, timeout: float = 10.0, every: float = 0.01
+) -> T:
+    """Return the predicate's first true value; raise AssertionError with the description and the last value seen."""
+    last: object = None
+    with anyio.move_on_after(timeout):
+        while True:
+            found = predicate()
+            value = cast("T", await found if inspect.isawaitable(found) else found)
+            if value:
+                return value
+            last = value
+            await anyio.sleep(every)
+    raise AssertionError(f"waited {timeout} s for: {description}; last value: {last!r}")

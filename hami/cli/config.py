@@ -1,0 +1,41 @@
+"""`hami config show`."""
+
+from typing import Any
+
+import click
+import msgspec
+
+from hami.cli.output import print_json, print_table
+from hami.cli.session import Session, Verb, pass_session, without_password
+from hami.config import SETTINGS
+
+
+@click.group()
+def command() -> None:
+    """Show settings and where each value came from."""
+
+
+@command.command("show", cls=Verb)
+@click.option("--table", "only", type=click.Choice([name for name, _ in SETTINGS]), help="Only this table.")
+@pass_session
+def show(session: Session, only: str | None) -> None:
+    """Print every setting as this machine would use it, and its source: default, file, environment variable or flag.
+
+    Passwords in URLs are not shown.
+    """
+    tables = {name: _table(session, name, kind) for name, kind in SETTINGS if only in {None, name}}
+    if session.json:
+        print_json(tables)
+        return
+    for name, rows in tables.items():
+        print_table(name, ("SETTING", "VALUE", "SOURCE"), [(field, row["value"], row["source"]) for field, row in rows.items()])
+
+
+def _table(session: Session, name: str, kind: type[msgspec.Struct]) -> dict[str, dict[str, Any]]:
+    settings, sources = session.settings(kind, name)
+    values = msgspec.structs.asdict(settings)
+    return {field: {"value": _safe(value), "source": sources[field]} for field, value in values.items()}
+
+
+def _safe(value: Any) -> Any:
+    return without_password(value) if isinstance(value, str) and "://" in value else value

@@ -1,0 +1,111 @@
+"""Ways to find a place in the log, over the Log protocol only."""
+
+import re
+from collections.abc import AsyncIterator
+from typing import Final
+
+from hami.cli.exits import NotFound
+from hami.cli.when import AtG, AtTime, Moment
+from hami.domain.errors import InvalidInput
+from hami.domain.units import EpochMs
+from hami.events.envelope import START, Position
+from hami.events.log import Log, Record
+
+_ENTRY: Final = re.compile(r"\d+-\d+")
+
+
+async def position_of(log: Log, moment: Moment) -> Position:
+    """The last position at that moment. Raises NotFound when the log does not reach it."""
+    if isinstance(moment, AtTime):
+        return await log.at_or_before(moment.ms)
+    if moment.g == 0:
+        return START
+    return (await record_at(log, moment.g)).position
+
+
+async def start_for(log: Log, moment: Moment) -> Position:
+    """Where to start reading so that the moment itself is the first thing seen (a time: what was recorded after it)."""
+    if isinstance(moment, AtG):
+        return await before_g(log, moment.g)
+    return await log.at_or_before(moment.ms)
+
+
+async def before_g(log: Log, g: int) -> Position:
+    """A position from which reading soon meets `g`: bisection over time, so that a long log is not read from its start."""
+    head = await log.head()
+    low, high, best = 0, int(head.recorded_ms), START
+    first = await log.read(START, limit=1)
+    if first:
+        low = int(first[0].position.recorded_ms)
+    while low < high:
+        middle = (low + high) // 2
+        found = await log.at_or_before(EpochMs(middle))
+        if found.g < g:
+            low, best = middle + 1, found
+        else:
+            high = middle
+    return await _last_before(log, best, g)
+
+
+async def _last_before(log: Log, best: Position, g: int) -> Position:
+    while True:
+        batch = await log.read(best)
+        below = [record.position for record in batch if record.position.g < g]
+        if below:
+            best = below[-1]
+        if len(below) < len(batch) or not batch:
+            return best
+
+
+async def record_at(log: Log, g: int) -> Record:
+    """Event number `g`. Raises NotFound with what there is instead."""
+    for record in await log.read(await before_g(log, g), limit=1):
+        if record.position.g == g:
+            return record
+    head = await log.head()
+    first = await log.read(START, limit=1)
+    if not first:
+        raise NotFound(f"there is no event g:{g}: the log is empty")
+    raise NotFound(f"there is no event g:{g}: the log holds g:{first[0].position.g} to g:{head.g}")
+
+
+async def until_head(log: Log, after: Position) -> AsyncIterator[Record]:
+    """Everything from `after` to the head as it is when called."""
+    head = await log.head()
+    while after < head:
+        batch = await log.read(after)
+        if not batch:
+            return
+        for record in batch:
+            if record.position > head:
+                return
+            yield record
+        after = batch[-1].position
+
+
+async def find_record(log: Log, text: str) -> Record:
+    """The event that `text` names: `g:N`, a stream entry id, or `producer/epoch/seq`. Raises InvalidInput, NotFound."""
+    if text.startswith("g:") and text[2:].isdecimal():
+        return await record_at(log, int(text[2:]))
+    if _ENTRY.fullmatch(text):
+        before = await log.at_or_before(EpochMs(int(text.partition("-")[0]) - 1))
+        async for record in until_head(log, before):
+            if record.position.entry == text:
+                return record
+            if record.position.recorded_ms > int(text.partition("-")[0]):
+                break
+        raise NotFound(f"no event is stored as {text}; the entry before it is {before.entry} (g:{before.g})")
+    if text.count("/") < 2:
+        raise InvalidInput("ID", text, "use g:123, producer/epoch/seq, or a stream entry id such as 1700000000000-0")
+    return await _by_event_id(log, text)
+
+
+async def _by_event_id(log: Log, text: str) -> Record:
+    async for record in until_head(log, START):
+        if record.envelope.id == text:
+            return record
+    producer = text.rsplit("/", 2)[0]
+    epoch, seq, _ = await log.last_of(producer)
+    if seq:
+        raise NotFound(f"no event {text}: the last one of {producer} is {producer}/{epoch}/{seq}")
+    raise NotFound(f"no event {text}: {producer} never wrote to this log")

@@ -1,0 +1,113 @@
+"""What every verb knows: the options that stand before or after its name, and the settings that follow from them."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import click
+
+S = TypeVar("S")
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+class Session:
+    """One invocation of `hami`. Mutable only while click parses: an option may stand before or after the verb."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.env = dict(env)
+        self.config: str | None = env.get("HAMI_CONFIG")
+        self.redis_url: str | None = None
+        self.output = "table"
+        self.log_level = "info"
+        self.store_shown = ""
+
+    @property
+    def json(self) -> bool:
+        return self.output == "json"
+
+    def settings(self, kind: type[S], table: str, flags: Mapping[str, object] | None = None) -> tuple[S, Mapping[str, str]]:
+        """One table of settings and the source of every field. Raises InvalidInput."""
+        from hami.config import load
+
+        given = dict(flags or {})
+        prefix = ""
+        if table == "redis":
+            given, prefix = {"url": self.redis_url, **given}, "redis-"
+        env = dict(self.env)
+        if table == "agent" and "NODE_NAME" in env:
+            env.setdefault("HAMI_AGENT_NODE_NAME", env["NODE_NAME"])
+        value, sources = load(kind, table, file=self.config, env=env, flags=given)  # type: ignore[type-var]
+        return value, {name: source.replace("--", f"--{prefix}", 1) for name, source in sources.items()}
+
+    def redis(self) -> Any:
+        """Settings of the store, and a note of its URL (without password) for error messages."""
+        from hami.config import RedisSettings
+
+        settings, _ = self.settings(RedisSettings, "redis")
+        self.store_shown = without_password(settings.url)
+        return settings
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown: the password replaced."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))
+
+
+def session_of(context: click.Context) -> Session:
+    """The session of this invocation, made on first use by whichever option is parsed first."""
+    root = context.find_root()
+    if not isinstance(root.obj, Session):
+        root.obj = Session(os.environ)
+    return root.obj
+
+
+pass_session: Callable[[Callable[..., Any]], Callable[..., Any]] = click.make_pass_decorator(Session)
+
+
+def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def keep(context: click.Context, _: click.Parameter, value: Any) -> None:
+        session = session_of(context)
+        if value is not None:
+            setattr(session, name, value)
+
+    return keep
+
+
+def common_options() -> list[click.Parameter]:
+    """The options of every verb. A verb's own value wins over one before the verb."""
+    return [
+        click.Option(
+            ["--config"], metavar="FILE", callback=_keep("config"), expose_value=False, help="TOML file with settings."
+        ),
+        click.Option(
+            ["--redis-url"], metavar="URL", callback=_keep("redis_url"), expose_value=False, help="Where the event store is."
+        ),
+        click.Option(
+            ["--output", "-o"],
+            type=click.Choice(["table", "json"]),
+            callback=_keep("output"),
+            expose_value=False,
+            help="For people (table) or for programs (json).",
+        ),
+        click.Option(
+            ["--log-level"],
+            type=click.Choice(LOG_LEVELS),
+            callback=_keep("log_level"),
+            expose_value=False,
+            help="Least level that is logged to standard error.",
+        ),
+    ]
+
+
+class Verb(click.Command):
+    """A command that also takes the common options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        taken = {option for param in self.params for option in param.opts}
+        self.params.extend(each for each in common_options() if not taken.intersection(each.opts))

@@ -1,0 +1,178 @@
+"""Settings: typed, documented, each with the place its value came from.
+
+Order, later wins: default in the struct, TOML file (a table for each struct), environment (`HAMI_<TABLE>_<FIELD>`),
+command line.
+Only composition roots call `load`. A bad value raises InvalidInput with the path of the field and where it came from.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import msgspec
+
+from hami.domain.errors import InvalidInput
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class RedisSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Table `redis`: where the log lives."""
+
+    url: Annotated[str, msgspec.Meta(description="redis://, rediss:// or unix:// URL of the event store")] = (
+        "redis://127.0.0.1:6379/0"
+    )
+    partition: Annotated[str, msgspec.Meta(description="Hash tag shared by all keys of one log")] = "p0"
+    command_timeout_s: Annotated[
+        float,
+        msgspec.Meta(gt=0, description="Longest wait for one command; too small doubles retries, too big hides an outage"),
+    ] = 2.0
+    block_s: Annotated[
+        float, msgspec.Meta(gt=0, le=30, description="How long one blocking read waits before it asks again")
+    ] = 2.0
+    connect_timeout_s: Annotated[float, msgspec.Meta(gt=0, description="Longest wait for a connection")] = 2.0
+    durability: Annotated[
+        str,
+        msgspec.Meta(pattern="^(dev|prod)$", description="`prod` waits for the append-only file (WAITAOF, 7.2+) on decisions"),
+    ] = "dev"
+
+
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Table `scheduler`: extender, webhook and the loops beside them."""
+
+    name: Annotated[str, msgspec.Meta(description="spec.schedulerName that the webhook sets")] = "hami-scheduler"
+    id: Annotated[str, msgspec.Meta(description="Producer name of this replica; empty = host name")] = ""
+    http_bind: Annotated[str, msgspec.Meta(description="Address of extender and webhook")] = "127.0.0.1:8080"
+    metrics_bind: Annotated[str, msgspec.Meta(description="Address of /metrics; empty = on http_bind only")] = ""
+    cert_file: Annotated[str, msgspec.Meta(description="TLS certificate; with key_file, else plain HTTP")] = ""
+    key_file: Annotated[str, msgspec.Meta(description="TLS key")] = ""
+    kubeconfig: Annotated[str, msgspec.Meta(description="Path of a kubeconfig; empty = in-cluster")] = ""
+    node_policy: Annotated[str, msgspec.Meta(pattern="^(binpack|spread)$", description="Default node policy")] = "binpack"
+    gpu_policy: Annotated[str, msgspec.Meta(description="Default device policy or ordered comma list")] = "spread"
+    placement: Annotated[
+        str, msgspec.Meta(pattern="^(winner|scored)$", description="`winner`: filter answers one node; `scored`: all that fit")
+    ] = "winner"
+    force_overwrite_default_scheduler: Annotated[
+        bool, msgspec.Meta(description="Take over pods that name default-scheduler")
+    ] = True
+    device_config: Annotated[str, msgspec.Meta(description="HAMi's device-config.yaml; empty = its chart defaults")] = ""
+    control_plane_user: Annotated[
+        str, msgspec.Meta(description="User name whose writes to reserved keys and bindings are accepted")
+    ] = "system:serviceaccount:hami-system:hami-scheduler"
+    reservation_ttl_s: Annotated[
+        float, msgspec.Meta(gt=0, description="A reservation not bound within this lapses; too small wastes decisions")
+    ] = 60.0
+    max_staleness_s: Annotated[
+        float, msgspec.Meta(gt=0, description="Filter refuses when the view was not confirmed for this long")
+    ] = 5.0
+    lock_ttl_s: Annotated[float, msgspec.Meta(gt=0, description="Node lock TTL; renewed at a third while binding")] = 5.0
+    bind_wait_s: Annotated[
+        float, msgspec.Meta(gt=0, description="Longest wait for a node lock in bind; keep below the extender's httpTimeout")
+    ] = 8.0
+    reconcile_s: Annotated[float, msgspec.Meta(gt=0, description="Seconds between comparisons with the API")] = 30.0
+    reaper_s: Annotated[float, msgspec.Meta(gt=0, description="Seconds between looks for lapsed reservations")] = 1.0
+    sweep_s: Annotated[float, msgspec.Meta(gt=0, description="Seconds between looks at node leases")] = 5.0
+    handshake_s: Annotated[
+        float, msgspec.Meta(ge=0, description="Seconds between handshakes with a node; 0 = at start only")
+    ] = 300.0
+    checkpoint_every: Annotated[int, msgspec.Meta(gt=0, description="Events between checkpoints")] = 10_000
+    max_body_mib: Annotated[int, msgspec.Meta(gt=0, description="Largest HTTP body accepted")] = 64
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Table `agent`: one node's devices."""
+
+    node_name: Annotated[str, msgspec.Meta(description="Name of this Kubernetes node (NODE_NAME)")] = ""
+    backend: Annotated[str, msgspec.Meta(pattern="^(nvml|simulated)$", description="How devices are reached")] = "nvml"
+    simulated_devices: Annotated[str, msgspec.Meta(description="JSON file that scripts the simulated backend")] = ""
+    kubelet_dir: Annotated[str, msgspec.Meta(description="Folder of kubelet.sock and of our socket")] = (
+        "/var/lib/kubelet/device-plugins"
+    )
+    pod_resources_socket: Annotated[str, msgspec.Meta(description="The kubelet's pod-resources socket")] = (
+        "/var/lib/kubelet/pod-resources/kubelet.sock"
+    )
+    resource_name: Annotated[str, msgspec.Meta(description="Resource the plugin registers")] = "nvidia.com/gpu"
+    state_dir: Annotated[str, msgspec.Meta(description="Folder for the agent's epoch, health verdicts and outbox cursor")] = (
+        "/var/lib/hami"
+    )
+    hook_path: Annotated[str, msgspec.Meta(description="Folder with vgpu/libvgpu.so on the host (HAMi: HOOK_PATH)")] = (
+        "/usr/local"
+    )
+    driver_root: Annotated[str, msgspec.Meta(description="Where libnvidia-ml is looked for")] = "/driver-root"
+    split_count: Annotated[int, msgspec.Meta(gt=0, description="Slots of each device (HAMi: deviceSplitCount)")] = 10
+    memory_scaling: Annotated[float, msgspec.Meta(gt=0, description="HAMi: deviceMemoryScaling")] = 1.0
+    core_scaling: Annotated[float, msgspec.Meta(gt=0, description="HAMi: deviceCoreScaling")] = 1.0
+    lease_ttl_s: Annotated[float, msgspec.Meta(gt=0, description="Liveness lease; a node is lost when it runs out")] = 45.0
+    lease_every_s: Annotated[float, msgspec.Meta(gt=0, description="Seconds between renewals")] = 15.0
+    sidecar_url: Annotated[str, msgspec.Meta(description="Redis sidecar for the outbox; empty = bounded memory only")] = ""
+    outbox_limit: Annotated[int, msgspec.Meta(gt=0, description="Events kept while the store is away")] = 5_000
+    metrics_bind: Annotated[str, msgspec.Meta(description="Address of /metrics and /healthz; empty = none")] = ""
+
+
+SETTINGS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
+    ("redis", RedisSettings),
+    ("scheduler", SchedulerSettings),
+    ("agent", AgentSettings),
+)
+"""Every table there is: the reference page and `hami config show` come from this list."""
+
+
+class Loaded(NamedTuple):
+    """Settings and, by field, where each value came from (`default`, the file's path, an environment variable, a flag)."""
+
+    value: Any
+    sources: Mapping[str, str]
+
+
+def load(
+    kind: type[S],
+    table: str,
+    *,
+    file: str | None,
+    env: Mapping[str, str],
+    flags: Mapping[str, object] | None = None,
+) -> tuple[S, Mapping[str, str]]:
+    """Settings of one table and the source of each field. Raises InvalidInput."""
+    values: dict[str, object] = {}
+    sources: dict[str, str] = {}
+    if file:
+        for name, value in _table_of(file, table).items():
+            values[name], sources[name] = value, file
+    for field in msgspec.structs.fields(kind):
+        variable = f"HAMI_{table}_{field.name}".upper()
+        if variable in env:
+            values[field.name], sources[field.name] = env[variable], variable
+    for name, flag in (flags or {}).items():
+        if flag is not None:
+            values[name], sources[name] = flag, f"--{name.replace('_', '-')}"
+    settings = _convert(kind, table, values, sources)
+    return settings, {field.name: sources.get(field.name, "default") for field in msgspec.structs.fields(kind)}
+
+
+def _table_of(file: str, table: str) -> dict[str, object]:
+    try:
+        document = tomllib.loads(Path(file).read_text())
+    except OSError as error:
+        raise InvalidInput("config file", file, error.strerror or "cannot be read") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput("config file", file, str(error)) from error
+    unknown = sorted(set(document) - {name for name, _ in SETTINGS})
+    if unknown:
+        raise InvalidInput(f"{file}: table", unknown[0], "no such table; there are " + ", ".join(n for n, _ in SETTINGS))
+    found = document.get(table, {})
+    if not isinstance(found, dict):
+        raise InvalidInput(f"{file}: {table}", found, "must be a table")
+    return found
+
+
+def _convert(kind: type[S], table: str, values: Mapping[str, object], sources: Mapping[str, str]) -> S:
+    for name, value in values.items():
+        try:
+            msgspec.convert({name: value}, kind, strict=False)
+        except msgspec.ValidationError as error:
+            why = str(error).partition(" - at ")[0]
+            raise InvalidInput(f"{table}.{name} (from {sources[name]})", value, why) from error
+    return msgspec.convert(values, kind, strict=False)

@@ -1,0 +1,39 @@
+"""Handshakes: the control plane asks a node what it has; the node answers within 60 s of server time."""
+
+from typing import ClassVar
+
+import msgspec
+
+from hami.domain.units import EpochMs
+
+
+class HandshakeRequested(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask one node to report; `nonce` ties the answer to the question. Delivered through the node's feed."""
+
+    TYPE: ClassVar[str] = "hami.handshake.requested"
+    SCHEMA: ClassVar[int] = 1
+
+    nonce: str
+    why: str
+    deadline_ms: EpochMs = EpochMs(0)
+
+
+class HandshakeReported(msgspec.Struct, frozen=True, kw_only=True):
+    """The node's answer. `digest` is over its registered device set, so that a difference shows without sending the set."""
+
+    TYPE: ClassVar[str] = "hami.handshake.reported"
+    SCHEMA: ClassVar[int] = 1
+
+    nonce: str
+    incarnation: str = ""
+    epoch: int = 0
+    digest: str = ""
+
+
+class HandshakeExpired(msgspec.Struct, frozen=True, kw_only=True):
+    """No answer within the deadline."""
+
+    TYPE: ClassVar[str] = "hami.handshake.expired"
+    SCHEMA: ClassVar[int] = 1
+
+    nonce: str

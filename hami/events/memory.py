@@ -1,0 +1,296 @@
+"""The store in memory: verified fakes that pass the same contract suite as Redis, and drive the simulator.
+
+Entries are kept as bytes and decoded on reading, so that whatever cannot be encoded or read back shows here as well.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import anyio
+
+from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, StaleFence
+from hami.domain.units import EpochMs
+from hami.events.clock import Clock, SystemClock
+from hami.events.codec import decode_envelope, decode_record, encode_envelope
+from hami.events.envelope import START, Envelope, Position
+from hami.events.log import Appended, Duplicate, Fence, Record
+from hami.events.memory_locks import MemoryLocks
+
+IDLE_S: Final = 1.0
+"""How often a tail at the head says that it is alive."""
+
+FEED_LENGTH: Final = 1000
+
+
+def entry_key(entry: str) -> tuple[int, int]:
+    """Stream ids compare by number, not by text."""
+    ms, _, n = entry.partition("-")
+    return int(ms), int(n or 0)
+
+
+class _Stream:
+    """A Redis stream, as far as it matters here: ids never fall, readers can wait."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = (0, 0)
+        self.entries: list[tuple[str, bytes]] = []
+        self.changed = anyio.Event()
+
+    def add(self, raw: bytes) -> str:
+        now = self._clock.now()
+        self._last = (now, 0) if now > self._last[0] else (self._last[0], self._last[1] + 1)
+        entry = f"{self._last[0]}-{self._last[1]}"
+        self.entries.append((entry, raw))
+        self.changed.set()
+        self.changed = anyio.Event()
+        return entry
+
+    def after(self, entry: str, limit: int) -> list[tuple[str, bytes]]:
+        start = bisect_right(self.entries, entry_key(entry), key=lambda each: entry_key(each[0]))
+        return self.entries[start : start + limit]
+
+    async def wait(self, seconds: float) -> None:
+        changed = self.changed
+        with anyio.move_on_after(seconds):
+            await changed.wait()
+
+
+class MemoryLog:
+    """Implements hami.events.log.Log. Fences are checked against `locks`; `feed` gives what went to a node."""
+
+    def __init__(self, clock: Clock | None = None, locks: MemoryLocks | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._locks = locks or MemoryLocks(self._clock)
+        self._stream = _Stream(self._clock)
+        self._meta: list[tuple[int, str]] = []
+        self._producers: dict[str, tuple[int, int, str]] = {}
+        self._versions: dict[str, int] = {}
+        self._feeds: dict[str, _Stream] = {}
+
+    async def append(
+        self,
+        envelopes: Sequence[Envelope],
+        entities: Sequence[Sequence[str]],
+        *,
+        expected: Mapping[str, int] = MappingProxyType({}),
+        fence: Fence | None = None,
+        feeds: Sequence[bool] = (),
+    ) -> Appended | Duplicate:
+        duplicate = self._check_producer(envelopes[0], len(envelopes))
+        if duplicate is not None:
+            return duplicate
+        if fence is not None:
+            holds, holder, token = self._locks.fence_holds(fence.lock, fence.owner, fence.token)
+            if not holds:
+                raise StaleFence(f"the lock is held by {holder or 'nobody'} with token {token}")
+        actual = {entity: self._versions.get(entity, 0) for entity in expected}
+        if actual != dict(expected):
+            raise Conflict(actual)
+        positions: list[Position] = []
+        moved: dict[str, int] = {}
+        for i, envelope in enumerate(envelopes):
+            pairs = [(entity, self._move(entity)) for entity in entities[i]]
+            moved.update(pairs)
+            raw = encode_envelope(envelope)
+            positions.append(self._write(raw, " ".join(f"{entity}={version}" for entity, version in pairs)))
+            if feeds and feeds[i] and envelope.node:
+                self._feed(envelope.node).add(raw)
+        last = envelopes[-1]
+        self._producers[last.producer] = (last.epoch, last.seq, positions[-1].entry)
+        return Appended(tuple(positions), MappingProxyType(moved))
+
+    def _check_producer(self, first: Envelope, count: int) -> Duplicate | None:
+        epoch, seq, entry = self._producers.get(first.producer, (0, 0, ""))
+        if first.epoch < epoch:
+            raise Fenced(f"{first.producer}: epoch {first.epoch} is over, the log has seen epoch {epoch}")
+        if first.epoch > epoch:
+            epoch, seq, entry = first.epoch, 0, ""
+        last = first.seq + count - 1
+        if last <= seq:
+            return Duplicate(entry if last == seq else "")
+        if first.seq != seq + 1:
+            raise GapFound(first.producer, epoch, seq, entry)
+        return None
+
+    def _move(self, entity: str) -> int:
+        self._versions[entity] = version = self._versions.get(entity, 0) + 1
+        return version
+
+    def _write(self, raw: bytes, versions: str) -> Position:
+        g = len(self._meta) + 1
+        self._meta.append((g, versions))
+        return Position(g, self._stream.add(raw))
+
+    def _feed(self, node: str) -> _Stream:
+        return self._feeds.setdefault(node, _Stream(self._clock))
+
+    def feed(self, node: str) -> "MemoryFeed":
+        return MemoryFeed(self._feed(node))
+
+    async def read(self, after: Position, *, limit: int = 1000) -> Sequence[Record]:
+        found = self._stream.after(after.entry, limit)
+        start = bisect_right(self._stream.entries, entry_key(after.entry), key=lambda each: entry_key(each[0]))
+        return [decode_record(entry, *self._fields(start + i, raw)) for i, (entry, raw) in enumerate(found)]
+
+    def _fields(self, place: int, raw: bytes) -> tuple[int, bytes, str]:
+        g, versions = self._meta[place]
+        return g, raw, versions
+
+    async def tail(self, after: Position) -> AsyncIterator[Sequence[Record]]:
+        at = after
+        if at.g > len(self._meta):
+            raise HistoryChanged(f"g {at.g} ({at.entry}) is not in the log, which ends at g {len(self._meta)}")
+        while True:
+            changed = self._stream.changed
+            batch = await self.read(at)
+            if batch:
+                at = batch[-1].position
+            else:
+                with anyio.move_on_after(IDLE_S):
+                    await changed.wait()
+                    continue
+            yield batch
+
+    async def head(self) -> Position:
+        return Position(len(self._meta), self._stream.entries[-1][0]) if self._meta else START
+
+    async def at_or_before(self, recorded_ms: EpochMs) -> Position:
+        place = bisect_right(self._stream.entries, int(recorded_ms), key=lambda each: entry_key(each[0])[0])
+        return START if place == 0 else Position(place, self._stream.entries[place - 1][0])
+
+    async def now(self) -> EpochMs:
+        return self._clock.now()
+
+    async def last_of(self, producer: str) -> tuple[int, int, str]:
+        return self._producers.get(producer, (0, 0, ""))
+
+
+class MemoryFeed:
+    """Implements hami.events.log.NodeFeed."""
+
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+
+    async def tail(self, after: str) -> AsyncIterator[Sequence[tuple[str, Envelope]]]:
+        at = after
+        while True:
+            found = self._stream.after(at, FEED_LENGTH)
+            if found:
+                at = found[-1][0]
+            else:
+                await self._stream.wait(IDLE_S)
+                found = self._stream.after(at, 0)
+            yield [(entry, decode_envelope(raw)) for entry, raw in found]
+
+
+class MemoryLeases:
+    """Implements hami.events.lease.Leases."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._kept: dict[str, tuple[str, int]] = {}
+
+    async def keep(self, name: str, value: str, *, ttl_ms: int) -> None:
+        self._kept[name] = (value, self._clock.now() + ttl_ms)
+
+    async def alive(self, names: Sequence[str]) -> Mapping[str, str | None]:
+        now = self._clock.now()
+        kept = {name: self._kept.get(name, ("", 0)) for name in names}
+        return {name: value if until > now else None for name, (value, until) in kept.items()}
+
+
+class MemoryCheckpoints:
+    """Implements hami.events.log.Checkpoints."""
+
+    def __init__(self) -> None:
+        self._saved: dict[str, list[tuple[Position, str, str, bytes]]] = {}
+
+    async def save(self, fold: str, position: Position, incarnation: str, schema: str, state: bytes) -> None:
+        saved, new = self._saved.setdefault(fold, []), (position, incarnation, schema, state)
+        self._saved[fold] = [new, *[each for each in saved[:1] if each != new]] if saved[:1] != [new] else saved
+
+    async def load(self, fold: str) -> Sequence[tuple[Position, str, str, bytes]]:
+        return tuple(self._saved.get(fold, ()))
+
+
+class MemoryInboxes:
+    """Implements hami.events.log.Inboxes; `inbox(node)` is the agent's side. `dead` holds what was buried."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._inboxes: dict[str, _Stream] = {}
+        self._rung: deque[str] = deque()
+        self._bell = anyio.Event()
+        self.dead: list[tuple[str, str, bytes, str]] = []
+
+    def inbox(self, node: str) -> "MemoryInbox":
+        return MemoryInbox(self, node)
+
+    def deliver(self, node: str, raw: bytes) -> None:
+        self._stream(node).add(raw)
+        self._rung.append(node)
+        self._bell.set()
+
+    def _stream(self, node: str) -> _Stream:
+        return self._inboxes.setdefault(node, _Stream(self._clock))
+
+    async def rung(self) -> AsyncIterator[Sequence[str]]:
+        yield sorted(self._inboxes)
+        while True:
+            if self._rung:
+                names = list(dict.fromkeys(self._rung))
+                self._rung.clear()
+                yield names
+            else:
+                self._bell = anyio.Event()
+                with anyio.move_on_after(IDLE_S):
+                    await self._bell.wait()
+                    continue
+                yield [node for node, stream in self._inboxes.items() if stream.entries]
+
+    async def peek(self, node: str, *, limit: int = 100) -> Sequence[tuple[str, bytes]]:
+        return self._stream(node).after("0-0", limit)
+
+    async def drop(self, node: str, through: str) -> None:
+        stream = self._stream(node)
+        stream.entries = [each for each in stream.entries if entry_key(each[0]) > entry_key(through)]
+
+    async def bury(self, node: str, entry: str, raw: bytes, why: str) -> None:
+        stream = self._stream(node)
+        left = [each for each in stream.entries if each[0] != entry]
+        if len(left) < len(stream.entries):
+            stream.entries = left
+            self.dead.append((node, entry, raw, why))
+
+
+class MemoryInbox:
+    """Implements hami.events.log.Inbox."""
+
+    def __init__(self, inboxes: MemoryInboxes, node: str) -> None:
+        self._inboxes, self._node = inboxes, node
+
+    async def put(self, envelopes: Sequence[Envelope]) -> None:
+        for envelope in envelopes:
+            self._inboxes.deliver(self._node, encode_envelope(envelope))
+
+
+class MemoryStore:
+    """Implements hami.events.store.Store; all parts share one clock."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self.locks = MemoryLocks(self.clock)
+        self.log = MemoryLog(self.clock, self.locks)
+        self.leases = MemoryLeases(self.clock)
+        self.checkpoints = MemoryCheckpoints()
+        self.inboxes = MemoryInboxes(self.clock)
+
+    def inbox(self, node: str) -> MemoryInbox:
+        return self.inboxes.inbox(node)
+
+    def feed(self, node: str) -> MemoryFeed:
+        return self.log.feed(node)

@@ -1,0 +1,312 @@
+#!lua name=hami_v1
+--[[
+Every write that must be one step. The library's name carries its version: changed behaviour is hami_v2.
+
+Replies are arrays; the first item is a word in capitals. All checks come before the first write, since nothing is rolled back.
+Numbers that leave this file go through `whole`: Lua would print large ones with an exponent.
+
+Lock value: <token>:<h|g>:<owner>. `h` is held; `g` is granted to a waiter that has not confirmed yet, for CONFIRM_MS at most,
+so that a dead waiter costs that long and no more. The `locks` hash keeps <token>:<owner> of the last holder (owner empty once it
+let go), so that tokens never fall, and a lock that ran out can be told from one that was let go.
+Queue entry: <deadline ms>:<owner>, oldest first.
+--]]
+
+local CONFIRM_MS = 1000
+local FEED_LENGTH = 1000
+local FEED_TTL_MS = 7 * 24 * 3600 * 1000
+local DEAD_LENGTH = 10000
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local function producer_row(text)
+  if not text then return 0, 0, '' end
+  local epoch, seq, entry = string.match(text, '^(%d+):(%d+):(.*)$')
+  return tonumber(epoch), tonumber(seq), entry
+end
+
+local function lock_value(text)
+  if not text then return nil end
+  local token, state, owner = string.match(text, '^(%d+):(%a):(.*)$')
+  return {token = tonumber(token), state = state, owner = owner}
+end
+
+--[[ append
+KEYS: incarnation, log, producers, versions, g, then the lock (if fenced) and feeds in any order
+ARGV: incarnation, producer, epoch, first seq, count, lock's place in KEYS (0 = not fenced), owner, token,
+      number of expected versions, (entity, version) each, then for each event: its feed's place in KEYS (0 = none),
+      number of entities, entities, envelope
+--]]
+local function append(keys, argv)
+  local incarnation = redis.call('GET', keys[1])
+  if not incarnation or incarnation ~= argv[1] then return {'UNSAFE', incarnation or ''} end
+
+  local producer, epoch, first, count = argv[2], tonumber(argv[3]), tonumber(argv[4]), tonumber(argv[5])
+  local seen_epoch, seen_seq, seen_entry = producer_row(redis.call('HGET', keys[3], producer))
+  local last = first + count - 1
+  if epoch < seen_epoch then return {'FENCED', whole(seen_epoch)} end
+  if epoch > seen_epoch then
+    seen_epoch, seen_seq, seen_entry = epoch, 0, ''
+  end
+  if last <= seen_seq then
+    -- Written again as it is, so that a WAITAOF after this call covers the first one too.
+    redis.call('HSET', keys[3], producer, whole(seen_epoch) .. ':' .. whole(seen_seq) .. ':' .. seen_entry)
+    return {'DUP', last == seen_seq and seen_entry or ''}
+  end
+  if first ~= seen_seq + 1 then return {'GAP', whole(seen_epoch), whole(seen_seq), seen_entry} end
+
+  local lock_place = tonumber(argv[6])
+  if lock_place > 0 then
+    local held = lock_value(redis.call('GET', keys[lock_place]))
+    if not held or held.owner ~= argv[7] or held.token ~= tonumber(argv[8]) then
+      return {'STALE', held and held.owner or '', held and whole(held.token) or '0'}
+    end
+  end
+
+  local at = 10
+  local conflict, actual = false, {'CONFLICT'}
+  for _ = 1, tonumber(argv[9]) do
+    local version = tonumber(redis.call('HGET', keys[4], argv[at]) or '0')
+    if version ~= tonumber(argv[at + 1]) then conflict = true end
+    actual[#actual + 1] = argv[at]
+    actual[#actual + 1] = whole(version)
+    at = at + 2
+  end
+  if conflict then return actual end
+
+  local ids, moved, order = {}, {}, {}
+  local g
+  for _ = 1, count do
+    local feed_place, entities = tonumber(argv[at]), tonumber(argv[at + 1])
+    at = at + 2
+    local pairs_text = {}
+    for _ = 1, entities do
+      local entity = argv[at]
+      local version = whole(redis.call('HINCRBY', keys[4], entity, 1))
+      if not moved[entity] then order[#order + 1] = entity end
+      moved[entity] = version
+      pairs_text[#pairs_text + 1] = entity .. '=' .. version
+      at = at + 1
+    end
+    local envelope = argv[at]
+    at = at + 1
+    g = whole(redis.call('INCR', keys[5]))
+    local id = redis.call('XADD', keys[2], '*', 'd', envelope, 'g', g, 'v', table.concat(pairs_text, ' '))
+    ids[#ids + 1] = id
+    if feed_place > 0 then
+      redis.call('XADD', keys[feed_place], 'MAXLEN', '~', FEED_LENGTH, '*', 'd', envelope, 'g', g)
+      redis.call('PEXPIRE', keys[feed_place], FEED_TTL_MS)
+    end
+  end
+  redis.call('HSET', keys[3], producer, whole(epoch) .. ':' .. whole(last) .. ':' .. ids[#ids])
+  local versions = {}
+  for _, entity in ipairs(order) do
+    versions[#versions + 1] = entity
+    versions[#versions + 1] = moved[entity]
+  end
+  return {'OK', g, ids, versions}
+end
+
+-- Locks. KEYS of all lock functions: lock, queue, locks. ARGV starts with the lock's name and the prefix of wake keys.
+
+local function last_holder(keys, name)
+  local text = redis.call('HGET', keys[3], name)
+  if not text then return 0, '' end
+  local token, owner = string.match(text, '^(%d+):(.*)$')
+  return tonumber(token), owner
+end
+
+local function give(keys, name, owner, state, ttl_ms)
+  local token, before = last_holder(keys, name)
+  token = token + 1
+  redis.call('HSET', keys[3], name, whole(token) .. ':' .. owner)
+  redis.call('SET', keys[1], whole(token) .. ':' .. state .. ':' .. owner, 'PX', ttl_ms)
+  return token, before
+end
+
+local function waiter_of(entry)
+  local deadline, owner = string.match(entry, '^(%d+):(.*)$')
+  return tonumber(deadline), owner
+end
+
+local function drop_late_waiters(keys, now)
+  local head = redis.call('LINDEX', keys[2], 0)
+  while head do
+    local deadline = waiter_of(head)
+    if deadline > now then return end
+    redis.call('LPOP', keys[2])
+    head = redis.call('LINDEX', keys[2], 0)
+  end
+end
+
+local function leave_queue(keys, owner)
+  local left = false
+  for _, entry in ipairs(redis.call('LRANGE', keys[2], 0, -1)) do
+    local _, waiting = waiter_of(entry)
+    if waiting == owner then
+      redis.call('LREM', keys[2], 1, entry)
+      left = true
+    end
+  end
+  return left
+end
+
+-- The lock is free: the first live waiter gets it and is woken. False when nobody waits.
+local function hand_over(keys, argv, now)
+  drop_late_waiters(keys, now)
+  local head = redis.call('LPOP', keys[2])
+  if not head then return false end
+  local _, owner = waiter_of(head)
+  give(keys, argv[1], owner, 'g', CONFIRM_MS)
+  local wake = argv[2] .. owner
+  redis.call('RPUSH', wake, '1')
+  redis.call('PEXPIRE', wake, CONFIRM_MS)
+  return true
+end
+
+local function free(keys, argv, now)
+  local token = last_holder(keys, argv[1])
+  redis.call('HSET', keys[3], argv[1], whole(token) .. ':')
+  redis.call('DEL', keys[1])
+  hand_over(keys, argv, now)
+end
+
+local function ahead_of(keys, owner)
+  local entries = redis.call('LRANGE', keys[2], 0, -1)
+  for place, entry in ipairs(entries) do
+    local _, waiting = waiter_of(entry)
+    if waiting == owner then return place - 1, true end
+  end
+  return #entries, false
+end
+
+-- Keeps a queue's TTL beyond its last deadline, so that a queue nobody asks about again goes away.
+local function join_queue(keys, owner, deadline, now)
+  redis.call('RPUSH', keys[2], whole(deadline) .. ':' .. owner)
+  local ttl = redis.call('PTTL', keys[2])
+  local wanted = deadline - now + 60000
+  if ttl < wanted then redis.call('PEXPIRE', keys[2], wanted) end
+end
+
+-- ARGV: name, wake prefix, owner, ttl, wait ms (0 = do not queue, and leave the queue if in it)
+-- HELD token reclaimed-from | BUSY holder token ahead ttl-of-holder
+local function lock_acquire(keys, argv)
+  local owner, ttl, wait = argv[3], tonumber(argv[4]), tonumber(argv[5])
+  local now = now_ms()
+  local held = lock_value(redis.call('GET', keys[1]))
+  if held and held.owner == owner then
+    if held.state == 'g' then redis.call('DEL', argv[2] .. owner) end
+    redis.call('SET', keys[1], whole(held.token) .. ':h:' .. owner, 'PX', ttl)
+    leave_queue(keys, owner)
+    return {'HELD', whole(held.token), ''}
+  end
+  drop_late_waiters(keys, now)
+  if not held then
+    local head = redis.call('LINDEX', keys[2], 0)
+    local _, first = waiter_of(head or '0:')
+    if not head or first == owner then
+      leave_queue(keys, owner)
+      local token, before = give(keys, argv[1], owner, 'h', ttl)
+      return {'HELD', whole(token), before}
+    end
+    hand_over(keys, argv, now)
+    held = lock_value(redis.call('GET', keys[1]))
+  end
+  local ahead, queued = ahead_of(keys, owner)
+  if wait <= 0 and queued then
+    leave_queue(keys, owner)
+  elseif wait > 0 and not queued then
+    join_queue(keys, owner, now + wait, now)
+  end
+  return {'BUSY', held.owner, whole(held.token), whole(ahead), whole(redis.call('PTTL', keys[1]))}
+end
+
+-- ARGV: name, wake prefix, owner, token, ttl
+local function lock_renew(keys, argv)
+  local held = lock_value(redis.call('GET', keys[1]))
+  if not held or held.owner ~= argv[3] or held.token ~= tonumber(argv[4]) then return {'STALE'} end
+  redis.call('SET', keys[1], whole(held.token) .. ':h:' .. held.owner, 'PX', argv[5])
+  return {'RENEWED'}
+end
+
+-- ARGV: name, wake prefix, owner, token
+local function lock_release(keys, argv)
+  local held = lock_value(redis.call('GET', keys[1]))
+  if not held then
+    local token, owner = last_holder(keys, argv[1])
+    if owner == argv[3] and token == tonumber(argv[4]) then free(keys, argv, now_ms()) end
+    return {'ABSENT'}
+  end
+  if held.owner ~= argv[3] or held.token ~= tonumber(argv[4]) then return {'STALE'} end
+  free(keys, argv, now_ms())
+  return {'RELEASED'}
+end
+
+-- A waiter gives up (cancelled): out of the queue, and a grant that it never confirmed goes to the next. ARGV: name, prefix, owner
+local function lock_leave(keys, argv)
+  leave_queue(keys, argv[3])
+  redis.call('DEL', argv[2] .. argv[3])
+  local held = lock_value(redis.call('GET', keys[1]))
+  if held and held.owner == argv[3] and held.state == 'g' then free(keys, argv, now_ms()) end
+  return {'LEFT'}
+end
+
+-- The owner's pod is gone: whatever it holds or waits for is freed. ARGV: name, wake prefix, owner
+local function lock_evict(keys, argv)
+  leave_queue(keys, argv[3])
+  local held = lock_value(redis.call('GET', keys[1]))
+  if not held then
+    local _, owner = last_holder(keys, argv[1])
+    if owner == argv[3] then free(keys, argv, now_ms()) end
+    return {'ABSENT'}
+  end
+  if held.owner ~= argv[3] then return {'STALE'} end
+  free(keys, argv, now_ms())
+  return {'RELEASED'}
+end
+
+-- ARGV: name. STATE holder token ttl waiters | FREE
+local function lock_state(keys, argv)
+  local now = now_ms()
+  local held = lock_value(redis.call('GET', keys[1]))
+  local waiters = {}
+  for _, entry in ipairs(redis.call('LRANGE', keys[2], 0, -1)) do
+    local deadline, owner = waiter_of(entry)
+    if deadline > now then waiters[#waiters + 1] = owner end
+  end
+  if not held and #waiters == 0 then return {'FREE'} end
+  local token = last_holder(keys, argv[1])
+  return {'STATE', held and held.owner or '', whole(token), whole(held and redis.call('PTTL', keys[1]) or 0), waiters}
+end
+
+-- KEYS: inbox, dead letters. ARGV: entry, node, envelope, why
+local function bury(keys, argv)
+  if redis.call('XDEL', keys[1], argv[1]) == 0 then return {'ABSENT'} end
+  redis.call('XADD', keys[2], 'MAXLEN', '~', DEAD_LENGTH, '*',
+    'entry', argv[1], 'node', argv[2], 'd', argv[3], 'why', argv[4])
+  return {'BURIED'}
+end
+
+-- The newest and the one before. KEYS: newest, previous. ARGV: value
+local function checkpoint(keys, argv)
+  local newest = redis.call('GET', keys[1])
+  if newest and newest ~= argv[1] then redis.call('RENAME', keys[1], keys[2]) end
+  redis.call('SET', keys[1], argv[1])
+  return {'SAVED'}
+end
+
+redis.register_function('hami_append', append)
+redis.register_function('hami_lock_acquire', lock_acquire)
+redis.register_function('hami_lock_renew', lock_renew)
+redis.register_function('hami_lock_release', lock_release)
+redis.register_function('hami_lock_leave', lock_leave)
+redis.register_function('hami_lock_evict', lock_evict)
+redis.register_function{function_name = 'hami_lock_state', callback = lock_state, flags = {'no-writes'}}
+redis.register_function('hami_bury', bury)
+redis.register_function('hami_checkpoint', checkpoint)

@@ -1,0 +1,196 @@
+"""The log on Redis: appends through the function library, replay over raw replies, a tail that notices a silent server."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, StaleFence, StoreUnavailable, StoreUnsafe
+from hami.domain.units import EpochMs
+from hami.events.codec import decode_record, encode_envelope
+from hami.events.envelope import START, Envelope, Position
+from hami.events.log import Appended, Duplicate, Fence, Record
+from hami.events.redis.backoff import Backoff
+from hami.events.redis.client import Arg, Client, text
+
+BATCH = 1000
+"""Records for each read: fewer cost round trips, more block the server for milliseconds."""
+
+
+class RedisLog:
+    """Implements hami.events.log.Log. `incarnation` pins the life of the store; empty = the one found at first use."""
+
+    def __init__(self, client: Client, *, incarnation: str = "") -> None:
+        self._client = client
+        self._keys = client.keys
+        self._incarnation = incarnation
+
+    async def incarnation(self) -> str:
+        """The life of the store that this log speaks to. Raises StoreUnsafe when it is missing or has changed."""
+        found = text(await self._client.command.call("GET", self._keys.incarnation))
+        self._check_incarnation(found)
+        return self._incarnation
+
+    def _check_incarnation(self, found: str) -> None:
+        if not found:
+            raise StoreUnsafe("the store holds no incarnation (never initialised, or flushed): run `hami init`")
+        if self._incarnation and found != self._incarnation:
+            raise StoreUnsafe(f"the store is another one now: incarnation {found}, expected {self._incarnation}")
+        self._incarnation = found
+
+    async def append(
+        self,
+        envelopes: Sequence[Envelope],
+        entities: Sequence[Sequence[str]],
+        *,
+        expected: Mapping[str, int] = MappingProxyType({}),
+        fence: Fence | None = None,
+        feeds: Sequence[bool] = (),
+    ) -> Appended | Duplicate:
+        if not self._incarnation:
+            await self.incarnation()
+        keys, args = self.command_of(envelopes, entities, expected=expected, fence=fence, feeds=feeds)
+        reply = await self._client.fcall("hami_append", keys, args)
+        return self._appended(envelopes[0], reply)
+
+    def command_of(
+        self,
+        envelopes: Sequence[Envelope],
+        entities: Sequence[Sequence[str]],
+        *,
+        expected: Mapping[str, int] = MappingProxyType({}),
+        fence: Fence | None = None,
+        feeds: Sequence[bool] = (),
+    ) -> tuple[list[str], list[Arg]]:
+        """Keys and arguments of one `hami_append` call, for whoever pipelines several. Call `incarnation` once before."""
+        names = self._keys
+        keys = [names.incarnation, names.log, names.producers, names.versions, names.g]
+        first = envelopes[0]
+        args: list[Arg] = [self._incarnation, first.producer, first.epoch, first.seq, len(envelopes)]
+        if fence is None:
+            args += [0, "", 0]
+        else:
+            keys.append(names.lock(fence.lock))
+            args += [len(keys), fence.owner, fence.token]
+        args.append(len(expected))
+        for entity, version in expected.items():
+            args += [entity, version]
+        places: dict[str, int] = {}
+        for i, envelope in enumerate(envelopes):
+            place = 0
+            if feeds and feeds[i] and envelope.node:
+                if envelope.node not in places:
+                    keys.append(names.feed(envelope.node))
+                    places[envelope.node] = len(keys)
+                place = places[envelope.node]
+            args += [place, len(entities[i]), *entities[i], encode_envelope(envelope)]
+        return keys, args
+
+    def _appended(self, first: Envelope, reply: list[Any]) -> Appended | Duplicate:
+        match reply:
+            case [b"OK", last_g, ids, versions]:
+                start = int(last_g) - len(ids) + 1
+                positions = tuple(Position(start + i, text(entry)) for i, entry in enumerate(ids))
+                return Appended(positions, MappingProxyType(_pairs(versions)))
+            case [b"DUP", entry]:
+                return Duplicate(text(entry))
+            case [b"FENCED", epoch]:
+                raise Fenced(f"{first.producer}: epoch {first.epoch} is over, the log has seen epoch {int(epoch)}")
+            case [b"GAP", epoch, seq, entry]:
+                raise GapFound(first.producer, int(epoch), int(seq), text(entry))
+            case [b"STALE", holder, token]:
+                raise StaleFence(f"the lock is held by {text(holder) or 'nobody'} with token {int(token)}")
+            case [b"CONFLICT", *actual]:
+                raise Conflict(_pairs(actual))
+            case [b"UNSAFE", found]:
+                self._check_incarnation(text(found))
+                raise StoreUnsafe("the store changed its incarnation during this call")
+            case _:
+                raise StoreUnsafe(f"hami_append answered {reply!r}: another library under our name?")
+
+    async def read(self, after: Position, *, limit: int = BATCH) -> Sequence[Record]:
+        reply = await self._client.bulk.call("XRANGE", self._keys.log, f"({after.entry}", "+", "COUNT", limit)
+        return _records(reply)
+
+    async def tail(self, after: Position) -> AsyncIterator[Sequence[Record]]:
+        at, verify, backoff = after, True, Backoff()
+        while True:
+            try:
+                if verify:
+                    await self._verify(at)
+                    verify = False
+                batch = await self._next(at)
+                if not batch:
+                    await self.incarnation()
+            except StoreUnavailable:
+                verify = True
+                await backoff.wait()
+                continue
+            backoff.reset()
+            if batch:
+                _check_contiguous(at, batch)
+                at = batch[-1].position
+            yield batch
+
+    async def _next(self, at: Position) -> Sequence[Record]:
+        block = max(1, int(self._client.block_s * 1000))
+        reply = await self._client.blocking.call("XREAD", "COUNT", BATCH, "BLOCK", block, "STREAMS", self._keys.log, at.entry)
+        return _records(reply[0][1]) if reply else ()
+
+    async def _verify(self, at: Position) -> None:
+        """After every (re)connect: is this still the log in which we stood at `at`? A failover may have lost its tail."""
+        await self.incarnation()
+        if at == START:
+            return
+        found, first, g = await self._client.command.pipeline(
+            [
+                ("XRANGE", self._keys.log, at.entry, at.entry),
+                ("XRANGE", self._keys.log, f"({at.entry}", "+", "COUNT", 1),
+                ("GET", self._keys.g),
+            ]
+        )
+        if found:
+            if _records(found)[0].position == at:
+                return
+            raise HistoryChanged(f"the log holds another event at {at.entry} than g {at.g}")
+        following = _records(first)
+        trimmed = (following[0].position.g if following else int(g or 0) + 1) == at.g + 1
+        if not trimmed:
+            raise HistoryChanged(f"g {at.g} ({at.entry}) is no longer in the log, which does not continue after it")
+
+    async def head(self) -> Position:
+        newest, g = await self._client.command.pipeline(
+            [("XREVRANGE", self._keys.log, "+", "-", "COUNT", 1), ("GET", self._keys.g)]
+        )
+        if newest:
+            return _records(newest)[0].position
+        return START if not g else Position(int(g), "0-0")
+
+    async def at_or_before(self, recorded_ms: EpochMs) -> Position:
+        reply = await self._client.command.call("XREVRANGE", self._keys.log, str(recorded_ms), "-", "COUNT", 1)
+        return _records(reply)[0].position if reply else START
+
+    async def now(self) -> EpochMs:
+        seconds, micros = await self._client.command.call("TIME")
+        return EpochMs(int(seconds) * 1000 + int(micros) // 1000)
+
+    async def last_of(self, producer: str) -> tuple[int, int, str]:
+        row = text(await self._client.command.call("HGET", self._keys.producers, producer))
+        if not row:
+            return 0, 0, ""
+        epoch, seq, entry = row.split(":", 2)
+        return int(epoch), int(seq), entry
+
+
+def _check_contiguous(at: Position, batch: Sequence[Record]) -> None:
+    first, last = batch[0].position.g, batch[-1].position.g
+    if first != at.g + 1 or last != at.g + len(batch):
+        raise HistoryChanged(f"after g {at.g} the log goes on with g {first}: entries between are trimmed or lost")
+
+
+def _records(reply: Sequence[tuple[bytes, Sequence[bytes]]]) -> list[Record]:
+    """Fields stand as append writes them: d <envelope> g <counter> v <versions>."""
+    return [decode_record(entry.decode(), int(fields[3]), fields[1], fields[5].decode()) for entry, fields in reply]
+
+
+def _pairs(flat: Sequence[bytes]) -> dict[str, int]:
+    return {text(flat[i]): int(flat[i + 1]) for i in range(0, len(flat), 2)}

@@ -1,0 +1,27 @@
+"""All parts of one store over one client."""
+
+from hami.events.redis.checkpoints import RedisCheckpoints
+from hami.events.redis.client import Client
+from hami.events.redis.feed import RedisFeed
+from hami.events.redis.inbox import SWEEP_S, RedisInbox, RedisInboxes
+from hami.events.redis.leases import RedisLeases
+from hami.events.redis.locks import RedisLocks
+from hami.events.redis.log import RedisLog
+
+
+class RedisStore:
+    """Implements hami.events.store.Store."""
+
+    def __init__(self, client: Client, *, incarnation: str = "", sweep_s: float = SWEEP_S) -> None:
+        self.client = client
+        self.log = RedisLog(client, incarnation=incarnation)
+        self.locks = RedisLocks(client)
+        self.leases = RedisLeases(client)
+        self.checkpoints = RedisCheckpoints(client)
+        self.inboxes = RedisInboxes(client, sweep_s=sweep_s)
+
+    def inbox(self, node: str) -> RedisInbox:
+        return RedisInbox(self.client, node)
+
+    def feed(self, node: str) -> RedisFeed:
+        return RedisFeed(self.client, node)

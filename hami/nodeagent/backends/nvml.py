@@ -1,0 +1,325 @@
+"""NVIDIA cards through NVML. The only importer of pynvml; every call runs in one dedicated thread."""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import anyio
+import pynvml
+
+from hami.domain.device import Device
+from hami.domain.errors import DeviceUnavailable
+from hami.domain.units import CorePercent, MiB, Slots
+from hami.nodeagent.backends.base import Inventory
+from hami.nodeagent.backends.library import preload
+from hami.nodeagent.backends.thread import LibraryThread
+from hami.nodeagent.decide.faults import Evidence, Fault, FaultKind
+
+T = TypeVar("T")
+
+CALL_DEADLINE_S: Final = 10.0
+WAIT_SLICE_MS: Final = 200
+PAUSE_AFTER_ERROR_S: Final = 1.0
+FIELD_RECOVERY_ACTION: Final = 230
+_NO_INSTANCE: Final = 0xFFFFFFFF
+
+_KINDS: Final[dict[int, FaultKind]] = {
+    pynvml.nvmlEventTypeXidCriticalError: FaultKind.XID,
+    pynvml.nvmlEventTypeDoubleBitEccError: FaultKind.ECC_DOUBLE_BIT,
+    pynvml.nvmlEventTypeDramRetirementFailure: FaultKind.RETIREMENT_FAILURE,
+    pynvml.nvmlEventTypeFatalPoisonError: FaultKind.POISON_FATAL,
+    pynvml.nvmlEventTypeNonFatalPoisonError: FaultKind.POISON_CONTAINED,
+    pynvml.nvmlEventTypeGpuUnavailableError: FaultKind.GPU_UNAVAILABLE,
+    pynvml.nvmlEventTypeGpuRecoveryAction: FaultKind.RECOVERY_ACTION,
+}
+_WANTED: Final = sum(_KINDS)
+_GONE: Final[dict[int, FaultKind]] = {
+    pynvml.NVML_ERROR_GPU_IS_LOST: FaultKind.GPU_LOST,
+    pynvml.NVML_ERROR_RESET_REQUIRED: FaultKind.RESET_REQUIRED,
+    pynvml.NVML_ERROR_NOT_FOUND: FaultKind.GPU_LOST,
+}
+_ABSENT: Final = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
+_LIBRARY_GONE: Final = frozenset(
+    {pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND}
+)
+
+
+class NvmlBackend:
+    """DeviceBackend over the real library (contract there)."""
+
+    def __init__(self, *, driver_root: str = "", deadline_s: float = CALL_DEADLINE_S) -> None:
+        self._driver_root, self._deadline_s = driver_root, deadline_s
+        self._thread = LibraryThread("nvml")
+        self._events: Any = None
+        self._seen: deque[Fault] = deque()
+        self._wait_failed = False
+        self._open = False
+        self._unmonitored: dict[str, str] = {}
+        self._known: list[str] = []
+
+    @property
+    def vendor(self) -> str:
+        return "NVIDIA"
+
+    async def open(self) -> None:
+        if self._open:
+            return
+        self._thread.start()
+        await self._call(self._init)
+        self._open = True
+
+    async def inventory(self) -> Inventory:
+        return await self._call(self._inventory)
+
+    async def wait_faults(self, timeout_s: float) -> tuple[Fault, ...]:
+        """Waits in slices, so that other calls get their turn in the one thread.
+
+        Reports go through a queue: one that arrives while this call is being cancelled is there for the next.
+        """
+        deadline = anyio.current_time() + timeout_s
+        while True:
+            left_s = max(0.0, deadline - anyio.current_time())
+            if self._seen:
+                return tuple(self._seen.popleft() for _ in range(len(self._seen)))
+            if left_s == 0:
+                return ()
+            if self._events is None or self._wait_failed:
+                self._wait_failed = False
+                await anyio.sleep(min(left_s, PAUSE_AFTER_ERROR_S))
+            if self._events is not None:
+                await self._call(partial(self._wait, min(int(left_s * 1000), WAIT_SLICE_MS)))
+
+    async def probe(self, uuid: str) -> tuple[Evidence, tuple[Fault, ...]]:
+        return await self._call(lambda: self._probe(uuid))
+
+    async def close(self) -> None:
+        if self._open:
+            self._open = False
+            try:
+                await self._call(self._shutdown)
+            finally:
+                self._thread.stop()
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        try:
+            return await self._thread.call(function, deadline_s=self._deadline_s)
+        except pynvml.NVMLError as error:
+            raise DeviceUnavailable(f"NVML: {error}") from error
+
+    # Everything below runs in the library's thread.
+
+    def _init(self) -> None:
+        preload(self._driver_root)
+        pynvml.nvmlInit()
+        self._listen()
+
+    def _listen(self) -> None:
+        """Register every card for what it supports. A card that refuses is unmonitored; the others are not touched by it."""
+        self._unmonitored.clear()
+        self._known = []
+        try:
+            self._events = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError as error:
+            self._events = None
+            self._unmonitored[""] = f"no event set: {error}"
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            uuid = f"index {index}"
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                uuid = pynvml.nvmlDeviceGetUUID(handle)
+                self._known.append(uuid)
+                self._register(uuid, handle)
+            except pynvml.NVMLError as error:
+                self._unmonitored[uuid] = str(error)
+
+    def _register(self, uuid: str, handle: Any) -> None:
+        if self._events is None:
+            self._unmonitored[uuid] = self._unmonitored[""]
+            return
+        mask = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _WANTED
+        if not mask & pynvml.nvmlEventTypeXidCriticalError:
+            self._unmonitored[uuid] = "the card reports no XID events"
+        if mask:
+            pynvml.nvmlDeviceRegisterEvents(handle, mask, self._events)
+
+    def _inventory(self) -> Inventory:
+        devices: list[Device] = []
+        unavailable: dict[str, str] = {}
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            name = self._known[index] if index < len(self._known) else f"index {index}"
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                devices.append(_describe(handle, index))
+            except pynvml.NVMLError as error:
+                if error.value in _LIBRARY_GONE:
+                    raise
+                unavailable[name] = str(error)
+        seen = {device.uuid for device in devices}
+        for uuid in self._known:
+            if uuid not in seen:
+                unavailable.setdefault(uuid, "no longer listed")
+        unmonitored = {uuid: why for uuid, why in self._unmonitored.items() if uuid in seen}
+        for uuid in seen - set(self._known):
+            unmonitored[uuid] = "appeared after the agent began to listen"
+        return Inventory(
+            devices=tuple(devices), unavailable=unavailable, unmonitored=unmonitored, driver=pynvml.nvmlSystemGetDriverVersion()
+        )
+
+    def _wait(self, slice_ms: int) -> None:
+        try:
+            event = pynvml.nvmlEventSetWait_v2(self._events, slice_ms)
+        except pynvml.NVMLError as error:
+            if error.value != pynvml.NVML_ERROR_TIMEOUT:
+                self._wait_failed = True
+                self._seen.extend(self._who_failed(error))
+            return
+        kind = _KINDS.get(int(event.eventType))
+        if kind is not None:
+            self._seen.extend(self._faults_of(event, kind))
+
+    def _faults_of(self, event: Any, kind: FaultKind) -> tuple[Fault, ...]:
+        code = int(event.eventData) if kind is FaultKind.XID else 0
+        try:
+            uuid = pynvml.nvmlDeviceGetUUID(event.device)
+        except pynvml.NVMLError as error:
+            return self._who_failed(error, code)
+        fault = Fault(
+            uuid=uuid,
+            kind=kind,
+            code=code,
+            recovery_action=_recovery_action(event.device),
+            gpu_instance=_instance(event.gpuInstanceId),
+            compute_instance=_instance(event.computeInstanceId),
+        )
+        return (fault,)
+
+    def _who_failed(self, error: Any, code: int = 0) -> tuple[Fault, ...]:
+        """The wait does not say which card is at fault, so each is asked; healthy ones are left alone.
+
+        The set is made anew, because after an unknown error it may not be used again. If no card owns up, the report stands
+        without a card: nobody is condemned on suspicion.
+        """
+        self._free_events()
+        found = [fault for uuid in self._known for fault in self._probe(uuid)[1]]
+        self._listen_again()
+        if found:
+            return tuple(found)
+        kind = FaultKind.XID if code else FaultKind.UNREACHABLE
+        return (Fault(uuid="", kind=kind, code=code, detail=f"waiting for events failed: {error}"),)
+
+    def _listen_again(self) -> None:
+        known = list(self._known)
+        try:
+            self._listen()
+        except pynvml.NVMLError as error:
+            self._unmonitored = dict.fromkeys(known, f"cannot listen: {error}")
+        self._known = known if len(known) >= len(self._known) else self._known
+
+    def _probe(self, uuid: str) -> tuple[Evidence, tuple[Fault, ...]]:
+        """What a card answers of itself. No kernel is run on it: that needs a context on the device."""
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            pynvml.nvmlDeviceGetUUID(handle)
+        except pynvml.NVMLError as error:
+            return Evidence(probe_passed=False), (_state_fault(uuid, error),)
+        try:
+            pynvml.nvmlDeviceGetMemoryInfo(handle)
+        except pynvml.NVMLError as error:
+            if error.value not in _ABSENT:
+                return Evidence(probe_passed=False), (_state_fault(uuid, error),)
+        action = _recovery_action(handle)
+        faults: tuple[Fault, ...] = ()
+        if action not in {None, 0}:
+            faults = (Fault(uuid=uuid, kind=FaultKind.RECOVERY_ACTION, recovery_action=action),)
+        return Evidence(probe_passed=True, recovery_action=action, memory_clean=_memory_clean(handle)), faults
+
+    def _free_events(self) -> None:
+        if self._events is not None:
+            _quiet(lambda: pynvml.nvmlEventSetFree(self._events))
+            self._events = None
+
+    def _shutdown(self) -> None:
+        self._free_events()
+        pynvml.nvmlShutdown()
+
+
+def _describe(handle: Any, index: int) -> Device:
+    """The card's own figures. A card whose memory NVML cannot tell (unified memory) has 0 here; settings may supply it."""
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
+    name = pynvml.nvmlDeviceGetName(handle)
+    memory = _or_none(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+    numa = _or_none(lambda: pynvml.nvmlDeviceGetNumaNodeId(handle))
+    mig = _or_none(lambda: pynvml.nvmlDeviceGetMigMode(handle))
+    return Device(
+        uuid=uuid,
+        vendor="NVIDIA",
+        model=name if name.startswith("NVIDIA") else f"NVIDIA-{name}",
+        memory=MiB(0 if memory is None else int(memory.total) // (1 << 20)),
+        cores=CorePercent(100),
+        slots=Slots(1),
+        index=index,
+        numa=-1 if numa is None else int(numa),
+        attributes=_attributes(handle, mig_enabled=bool(mig and mig[0])),
+    )
+
+
+def _attributes(handle: Any, *, mig_enabled: bool) -> dict[str, str]:
+    pci = _or_none(lambda: pynvml.nvmlDeviceGetPciInfo(handle))
+    minor = _or_none(lambda: pynvml.nvmlDeviceGetMinorNumber(handle))
+    cuda = _or_none(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    found = {
+        "pci": None if pci is None else _bus_id(pci.busId),
+        "minor": None if minor is None else str(minor),
+        "cuda": None if cuda is None else f"{cuda[0]}.{cuda[1]}",
+        "mig": "enabled" if mig_enabled else None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _bus_id(raw: bytes | str) -> str:
+    """As sysfs writes it: lower case, a domain of four digits."""
+    text = (raw.decode() if isinstance(raw, bytes) else raw).lower()
+    domain, _, rest = text.partition(":")
+    return f"{domain[-4:]}:{rest}" if rest else text
+
+
+def _instance(raw: int) -> int | None:
+    return None if raw == _NO_INSTANCE else int(raw)
+
+
+def _recovery_action(handle: Any) -> int | None:
+    values = _quiet(lambda: pynvml.nvmlDeviceGetFieldValues(handle, [FIELD_RECOVERY_ACTION]))
+    if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    return int(values[0].value.uiVal)
+
+
+def _memory_clean(handle: Any) -> bool | None:
+    rows = _quiet(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
+    if rows is None:
+        return None
+    _corrected, _uncorrected, pending, failure = rows
+    return not pending and not failure
+
+
+def _state_fault(uuid: str, error: Any) -> Fault:
+    return Fault(uuid=uuid, kind=_GONE.get(error.value, FaultKind.UNREACHABLE), detail=str(error))
+
+
+def _or_none(call: Callable[[], T]) -> T | None:
+    """A fact the card may not have. A card that is lost, or any other error, still raises."""
+    try:
+        return call()
+    except pynvml.NVMLError as error:
+        if error.value in _GONE or error.value in _LIBRARY_GONE:
+            raise
+        return None
+
+
+def _quiet(call: Callable[[], T]) -> T | None:
+    """A fact that may be missing for whatever reason: missing proves nothing either way."""
+    try:
+        return call()
+    except pynvml.NVMLError:
+        return None

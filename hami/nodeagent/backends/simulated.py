@@ -1,0 +1,126 @@
+"""Scripted devices: the backend of the demo, and of tests that are not about a library."""
+
+from collections import deque
+
+import anyio
+import msgspec
+
+from hami.domain.device import Device
+from hami.domain.errors import DeviceUnavailable
+from hami.nodeagent.backends.base import Inventory
+from hami.nodeagent.decide.faults import Evidence, Fault, FaultKind
+
+
+class SimulatedBackend:
+    """Devices that do what they are told: `strike`, `lose`, `restore`, `act`, `silence`, `break_library`."""
+
+    def __init__(self, devices: tuple[Device, ...], *, vendor: str = "NVIDIA", driver: str = "simulated") -> None:
+        self._devices = {device.uuid: device for device in devices}
+        self._vendor, self._driver = vendor, driver
+        self._lost: dict[str, str] = {}
+        self._actions: dict[str, int | None] = {}
+        self._unmonitored: dict[str, str] = {}
+        self._pending: deque[Fault] = deque()
+        self._wake = anyio.Event()
+        self._broken = ""
+        self._open = False
+
+    @property
+    def vendor(self) -> str:
+        return self._vendor
+
+    def strike(self, uuid: str, xid: int, *, gpu_instance: int | None = None) -> None:
+        """An XID on a card, with the recovery action the card then shows."""
+        action = self._actions.get(uuid)
+        self._report(Fault(uuid=uuid, kind=FaultKind.XID, code=xid, recovery_action=action, gpu_instance=gpu_instance))
+
+    def fault(self, fault: Fault) -> None:
+        """Any fault, as given."""
+        self._report(fault)
+
+    def lose(self, uuid: str) -> None:
+        """The card falls off the bus: it is reported once, and missing from then on."""
+        self._lost[uuid] = "GPU is lost"
+        self._report(Fault(uuid=uuid, kind=FaultKind.GPU_LOST, detail="GPU is lost"))
+
+    def restore(self, uuid: str) -> None:
+        """The card is back (a reset or a reboot)."""
+        self._lost.pop(uuid, None)
+
+    def act(self, uuid: str, action: int | None) -> None:
+        """Set the recovery action that the card shows; None = it cannot be read."""
+        self._actions[uuid] = action
+
+    def silence(self, uuid: str, why: str) -> None:
+        """The card answers, but no fault of it will be heard."""
+        self._unmonitored[uuid] = why
+
+    def break_library(self, why: str) -> None:
+        """Every call fails until it is mended with an empty text."""
+        self._broken = why
+        self._wake.set()
+
+    async def open(self) -> None:
+        self._check()
+        self._open = True
+
+    async def inventory(self) -> Inventory:
+        self._check()
+        return Inventory(
+            devices=tuple(device for uuid, device in self._devices.items() if uuid not in self._lost),
+            unavailable=dict(self._lost),
+            unmonitored=dict(self._unmonitored),
+            driver=self._driver,
+        )
+
+    async def wait_faults(self, timeout_s: float) -> tuple[Fault, ...]:
+        self._check()
+        if not self._pending:
+            if self._wake.is_set():
+                self._wake = anyio.Event()
+            with anyio.move_on_after(timeout_s):
+                await self._wake.wait()
+            self._check()
+        seen = tuple(self._pending)
+        self._pending.clear()
+        return seen
+
+    async def probe(self, uuid: str) -> tuple[Evidence, tuple[Fault, ...]]:
+        self._check()
+        if uuid in self._lost or uuid not in self._devices:
+            lost = Fault(uuid=uuid, kind=FaultKind.GPU_LOST, detail=self._lost.get(uuid, "no such card"))
+            return Evidence(probe_passed=False), (lost,)
+        return Evidence(probe_passed=True, recovery_action=self._actions.get(uuid, 0), memory_clean=True), ()
+
+    async def close(self) -> None:
+        self._open = False
+
+    def _report(self, fault: Fault) -> None:
+        if fault.uuid in self._unmonitored:
+            return
+        self._pending.append(fault)
+        self._wake.set()
+
+    def _check(self) -> None:
+        if self._broken:
+            raise DeviceUnavailable(self._broken)
+
+
+def simulated_cards(
+    count: int, *, model: str = "NVIDIA A100-SXM4-80GB", memory: int = 81920, prefix: str = "00000000"
+) -> tuple[Device, ...]:
+    """`count` equal cards with stable ids: the same arguments give the same cards."""
+    blank = {"vendor": "NVIDIA", "model": model, "memory": memory, "cores": 100, "slots": 1}
+    return tuple(
+        msgspec.convert(
+            {
+                **blank,
+                "uuid": f"GPU-{prefix}-0000-0000-0000-{number:012x}",
+                "index": number,
+                "numa": number * 2 // max(count, 1),
+                "attributes": {"minor": str(number), "pci": f"0000:{16 + number:02x}:00.0", "cuda": "8.0"},
+            },
+            Device,
+        )
+        for number in range(count)
+    )

@@ -1,0 +1,162 @@
+"""The words of health: what went wrong, how bad it is, what is remembered of a card."""
+
+from enum import IntEnum, StrEnum
+
+import msgspec
+
+from hami.domain.device import Health
+from hami.domain.units import EpochMs
+
+
+class FaultKind(StrEnum):
+    """What a backend can report. XID carries its number in `code`."""
+
+    XID = "xid"
+    ECC_DOUBLE_BIT = "ecc-double-bit"
+    GPU_LOST = "gpu-lost"
+    RESET_REQUIRED = "reset-required"
+    GPU_UNAVAILABLE = "gpu-unavailable"
+    RETIREMENT_FAILURE = "retirement-failure"
+    POISON_FATAL = "poison-fatal"
+    POISON_CONTAINED = "poison-contained"
+    RECOVERY_ACTION = "recovery-action"
+    UNREACHABLE = "unreachable"
+    """The card could not be asked (library error, deadline): nothing is known of it, good or bad."""
+    ANSWERS_AGAIN = "answers-again"
+    """A card that was unreachable answers. Not a fault: it ends UNREACHABLE and nothing else."""
+
+
+class Severity(IntEnum):
+    """The lattice. A card stands at the largest severity of its open faults."""
+
+    OBSERVED = 0
+    DEGRADED = 1
+    UNTIL_RESET = 2
+    UNTIL_REPLACED = 3
+
+
+class Scope(StrEnum):
+    """The narrowest party taken to be affected."""
+
+    APP = "app"
+    INSTANCE = "instance"
+    GPU = "gpu"
+    LINK = "link"
+    NODE = "node"
+    UNKNOWN = "unknown"
+
+
+class RecoveryMode(StrEnum):
+    """How far the driver's recovery action may overrule the table."""
+
+    DEFER = "defer"
+    RAISE_ONLY = "raise-only"
+
+
+class XidRule(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    code: int
+    name: str
+    severity: Severity
+    scope: Scope
+    mode: RecoveryMode
+    auto_recover: bool
+    follow_on: bool
+
+
+class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One report of a backend. An empty `uuid` means that the source did not say which card."""
+
+    uuid: str
+    kind: FaultKind
+    code: int = 0
+    recovery_action: int | None = None
+    """Read from the card right after the report; None when it cannot be read."""
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    detail: str = ""
+
+
+class OpenFault(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A fault that still counts against a card. Repeats raise `count` and `last_ms` only."""
+
+    kind: FaultKind
+    code: int = 0
+    severity: Severity
+    scope: Scope
+    reason: str
+    auto_recover: bool = True
+    gpu_instance: int | None = None
+    first_ms: EpochMs
+    last_ms: EpochMs
+    count: int = 1
+    boot_id: str = ""
+    """The boot in which it was last seen: only a later boot or reset clears a fault that needs one."""
+
+    @property
+    def key(self) -> tuple[FaultKind, int, int | None]:
+        return self.kind, self.code, self.gpu_instance
+
+
+class CardHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """What is remembered of one card. It outlives the agent: a restart is no proof of recovery.
+
+    `unreachable` names why nothing is known. `recoveries` are the times the card recovered by itself, `clean_since_ms`
+    when the evidence of recovery was first complete (0 = it is not).
+    """
+
+    uuid: str
+    faults: tuple[OpenFault, ...] = ()
+    unreachable: str = ""
+    recoveries: tuple[EpochMs, ...] = ()
+    clean_since_ms: EpochMs = EpochMs(0)
+
+    @property
+    def severity(self) -> Severity:
+        return max((fault.severity for fault in self.faults), default=Severity.OBSERVED)
+
+    @property
+    def health(self) -> Health:
+        """Bad news stays bad news while the card cannot be asked; otherwise not knowing is its own answer."""
+        match self.severity:
+            case Severity.UNTIL_RESET | Severity.UNTIL_REPLACED:
+                return Health.UNHEALTHY
+            case Severity.DEGRADED:
+                return Health.UNKNOWN if self.unreachable else Health.SUSPECT
+            case Severity.OBSERVED:
+                return Health.UNKNOWN if self.unreachable else Health.HEALTHY
+
+    @property
+    def reason(self) -> str:
+        """The driving fault in words; empty for a healthy card. Fixed text: no times, no counters."""
+        worst = max(self.faults, key=lambda fault: (fault.severity, -fault.first_ms), default=None)
+        if worst is not None and worst.severity is not Severity.OBSERVED:
+            return worst.reason
+        return self.unreachable
+
+
+class HealthTransition(msgspec.Struct, frozen=True, kw_only=True):
+    """A change worth an event. `evidence` says what was seen, for the audit."""
+
+    uuid: str
+    before: Health
+    after: Health
+    severity: Severity
+    reason: str
+    evidence: str
+    policy_version: str
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision about one report: the card's new memory, and the transition if its health changed."""
+
+    card: CardHealth
+    transition: HealthTransition | None = None
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read of a card when asking whether it has recovered. None = could not be read, which proves nothing."""
+
+    boot_id: str = ""
+    recovery_action: int | None = None
+    probe_passed: bool | None = None
+    memory_clean: bool | None = None

@@ -1,0 +1,237 @@
+"""decide for health: a report, what is remembered of the card, the policy -> its new memory and perhaps a transition. Pure."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from hami.domain.device import Health
+from hami.domain.units import EpochMs
+from hami.nodeagent.decide.faults import (
+    CardHealth,
+    Evidence,
+    Fault,
+    FaultKind,
+    HealthTransition,
+    Observation,
+    OpenFault,
+    RecoveryMode,
+    Scope,
+    Severity,
+)
+from hami.nodeagent.decide.xid_policy import HAMI_IGNORED, RECOVERY_ACTIONS, UNLISTED, XID_RULES
+
+POLICY_VERSION: Final = "xid-1"
+FLAP_WINDOW_MS: Final = 24 * 3600 * 1000
+FLAP_LIMIT: Final = 3
+HOLD_MS: Final[Mapping[Severity, int]] = {
+    Severity.OBSERVED: 0,
+    Severity.DEGRADED: 600_000,
+    Severity.UNTIL_RESET: 900_000,
+    Severity.UNTIL_REPLACED: 900_000,
+}
+
+_STATE_FAULTS: Final[Mapping[FaultKind, tuple[Severity, Scope, str]]] = {
+    FaultKind.ECC_DOUBLE_BIT: (Severity.UNTIL_RESET, Scope.GPU, "uncorrectable ECC error"),
+    FaultKind.GPU_LOST: (Severity.UNTIL_RESET, Scope.GPU, "GPU is lost"),
+    FaultKind.RESET_REQUIRED: (Severity.UNTIL_RESET, Scope.GPU, "GPU requires a reset"),
+    FaultKind.GPU_UNAVAILABLE: (Severity.UNTIL_RESET, Scope.GPU, "GPU is unavailable"),
+    FaultKind.RETIREMENT_FAILURE: (Severity.UNTIL_RESET, Scope.GPU, "memory retirement failed"),
+    FaultKind.POISON_FATAL: (Severity.UNTIL_RESET, Scope.GPU, "uncontained memory poison"),
+    FaultKind.POISON_CONTAINED: (Severity.OBSERVED, Scope.INSTANCE, "contained memory poison"),
+    FaultKind.RECOVERY_ACTION: (Severity.OBSERVED, Scope.GPU, "recovery action"),
+}
+_MEMORY_KINDS: Final = frozenset({FaultKind.ECC_DOUBLE_BIT, FaultKind.RETIREMENT_FAILURE, FaultKind.POISON_FATAL})
+_MEMORY_XIDS: Final = frozenset({48, 63, 64, 94, 95, 140, 157, 171, 172})
+_MAY_DEFER: Final = frozenset({FaultKind.POISON_FATAL, FaultKind.GPU_UNAVAILABLE, FaultKind.RECOVERY_ACTION})
+
+
+class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Which XIDs count how. `ignored` are observed only, `fatal` condemn whatever the table says; the two never overlap.
+
+    `strict_rest`: numbers in neither set condemn the card, as HAMi has it. `off`: no report about a card counts at all.
+    """
+
+    profile: str = "default"
+    ignored: frozenset[int] = frozenset()
+    fatal: frozenset[int] = frozenset()
+    strict_rest: bool = False
+    off: bool = False
+
+    @property
+    def version(self) -> str:
+        return f"{POLICY_VERSION}/{self.profile}"
+
+
+def policy_of(profile: str = "default", *, disable: str = "", enable: str = "") -> HealthPolicy:
+    """The policy behind a profile and HAMi's variables DP_DISABLE_HEALTHCHECKS (`disable`) and DP_ENABLE_HEALTHCHECKS.
+
+    Comma lists; `all` or `xids` disables everything, a number ignores that XID, anything else is passed over. What is enabled
+    by number wins over every way of disabling: `all` disabled and `79` enabled watches 79 alone.
+    """
+    disabled, enabled = _words(disable), _words(enable)
+    strict = profile == "hami"
+    all_off, all_on = bool(disabled & {"all", "xids"}), "all" in enabled
+    on, off = _numbers(enabled), _numbers(disabled)
+    if all_off and not all_on:
+        return HealthPolicy(profile=profile, ignored=frozenset(XID_RULES) - on, fatal=on, off=not on)
+    ignored = frozenset() if all_on else (off | (HAMI_IGNORED if strict else frozenset())) - on
+    return HealthPolicy(profile=profile, ignored=ignored, fatal=on, strict_rest=strict)
+
+
+def observe(card: CardHealth, fault: Fault, policy: HealthPolicy, *, now: EpochMs, boot_id: str = "") -> Observation:
+    """What a report does to a card. A harmless code never hides a worse one; a follow-on never escalates alone."""
+    if policy.off:
+        return Observation(card=card)
+    if fault.kind is FaultKind.ANSWERS_AGAIN:
+        return _observation(card, msgspec.structs.replace(card, unreachable=""), "the card answers again", policy)
+    if fault.kind is FaultKind.UNREACHABLE:
+        said = fault.detail or "the card cannot be asked"
+        after = msgspec.structs.replace(card, unreachable=said, clean_since_ms=EpochMs(0))
+        return _observation(card, after, said, policy)
+    opened = _classify(fault, policy, now, boot_id)
+    after = msgspec.structs.replace(card, faults=_join(card.faults, opened), clean_since_ms=EpochMs(0))
+    return _observation(card, after, _describe(fault), policy)
+
+
+def recover(card: CardHealth, evidence: Evidence, policy: HealthPolicy, *, now: EpochMs) -> Observation:
+    """Whether a card's faults may be forgotten. All evidence must hold for the whole hold time; unknown proves nothing.
+
+    The third recovery within a day is refused: then an operator decides.
+    """
+    open_faults = tuple(fault for fault in card.faults if fault.severity is not Severity.OBSERVED)
+    if not open_faults:
+        return Observation(card=card)
+    if not all(_proven(fault, evidence) for fault in open_faults) or card.unreachable:
+        return Observation(card=msgspec.structs.replace(card, clean_since_ms=EpochMs(0)))
+    since = card.clean_since_ms or now
+    if now - since < max(HOLD_MS[fault.severity] for fault in open_faults):
+        return Observation(card=msgspec.structs.replace(card, clean_since_ms=since))
+    recent = tuple(at for at in card.recoveries if now - at < FLAP_WINDOW_MS)
+    if len(recent) >= FLAP_LIMIT - 1:
+        return Observation(card=msgspec.structs.replace(card, clean_since_ms=since, recoveries=recent))
+    cleared = CardHealth(uuid=card.uuid, recoveries=(*recent, now))
+    return _observation(card, cleared, f"recovered: {_evidence_text(evidence)}", policy)
+
+
+def acknowledge(card: CardHealth, actor: str, policy: HealthPolicy) -> Observation:
+    """An operator declares the card good: the only way out of `until replaced`."""
+    after = CardHealth(uuid=card.uuid, unreachable=card.unreachable)
+    return _observation(card, after, f"acknowledged by {actor}", policy)
+
+
+def kubelet_healthy(health: Health) -> bool:
+    """The kubelet knows two words. A suspect card stays offered (the scheduler avoids it); an unknown one does not."""
+    return health in {Health.HEALTHY, Health.SUSPECT}
+
+
+def _classify(fault: Fault, policy: HealthPolicy, now: EpochMs, boot_id: str) -> OpenFault:
+    severity, scope, reason, auto = _verdict(fault, policy)
+    return OpenFault(
+        kind=fault.kind,
+        code=fault.code if fault.kind is FaultKind.XID else 0,
+        severity=severity,
+        scope=scope,
+        reason=reason,
+        auto_recover=auto,
+        gpu_instance=fault.gpu_instance,
+        first_ms=now,
+        last_ms=now,
+        boot_id=boot_id,
+    )
+
+
+def _verdict(fault: Fault, policy: HealthPolicy) -> tuple[Severity, Scope, str, bool]:
+    if fault.kind is not FaultKind.XID:
+        severity, scope, reason = _STATE_FAULTS[fault.kind]
+        mode = RecoveryMode.DEFER if fault.kind in _MAY_DEFER else RecoveryMode.RAISE_ONLY
+        if fault.kind is FaultKind.RECOVERY_ACTION and fault.recovery_action is None:
+            return Severity.OBSERVED, scope, "recovery action changed and cannot be read", True
+        return *_with_action(fault, severity, scope, reason, mode), True
+    rule = XID_RULES.get(fault.code, UNLISTED)
+    reason = f"XID {fault.code}" if rule is UNLISTED else f"XID {fault.code} {rule.name}".strip()
+    if fault.code in policy.fatal or (policy.strict_rest and fault.code not in policy.ignored):
+        return max(rule.severity, Severity.UNTIL_RESET), rule.scope, reason, rule.auto_recover
+    if fault.code in policy.ignored:
+        return Severity.OBSERVED, rule.scope, reason, True
+    if rule.follow_on:
+        return Severity.OBSERVED, rule.scope, reason, True
+    return *_with_action(fault, rule.severity, rule.scope, reason, rule.mode), rule.auto_recover
+
+
+def _with_action(
+    fault: Fault, severity: Severity, scope: Scope, reason: str, mode: RecoveryMode
+) -> tuple[Severity, Scope, str]:
+    """The driver's own verdict on top of the table's. An unknown value is taken for a needed reset."""
+    if fault.recovery_action is None:
+        return severity, scope, reason
+    name, asked, wide = RECOVERY_ACTIONS.get(
+        fault.recovery_action, (f"action {fault.recovery_action}", Severity.UNTIL_RESET, Scope.GPU)
+    )
+    if asked > severity:
+        return asked, wide, f"{reason}, driver asks for {name}"
+    return (asked, scope, reason) if mode is RecoveryMode.DEFER else (severity, scope, reason)
+
+
+def _join(faults: tuple[OpenFault, ...], new: OpenFault) -> tuple[OpenFault, ...]:
+    """Repeats of the same fault count once and keep the worse verdict."""
+    for at, old in enumerate(faults):
+        if old.key == new.key:
+            worse = new if new.severity > old.severity else old
+            merged = msgspec.structs.replace(
+                worse, first_ms=old.first_ms, last_ms=new.last_ms, count=old.count + 1, boot_id=new.boot_id
+            )
+            return (*faults[:at], merged, *faults[at + 1 :])
+    return (*faults, new)
+
+
+def _proven(fault: OpenFault, evidence: Evidence) -> bool:
+    if not fault.auto_recover or fault.severity is Severity.UNTIL_REPLACED:
+        return False
+    if evidence.probe_passed is not True or evidence.memory_clean is False:
+        return False
+    if evidence.memory_clean is None and (fault.kind in _MEMORY_KINDS or fault.code in _MEMORY_XIDS):
+        return False
+    if fault.severity is Severity.UNTIL_RESET:
+        rebooted = bool(evidence.boot_id) and evidence.boot_id != fault.boot_id
+        return rebooted and evidence.recovery_action in {0, None}
+    return evidence.recovery_action == 0
+
+
+def _observation(before: CardHealth, after: CardHealth, evidence: str, policy: HealthPolicy) -> Observation:
+    if (before.health, before.reason) == (after.health, after.reason):
+        return Observation(card=after)
+    transition = HealthTransition(
+        uuid=after.uuid,
+        before=before.health,
+        after=after.health,
+        severity=after.severity,
+        reason=after.reason,
+        evidence=evidence,
+        policy_version=policy.version,
+    )
+    return Observation(card=after, transition=transition)
+
+
+def _describe(fault: Fault) -> str:
+    parts = [f"XID {fault.code}" if fault.kind is FaultKind.XID else fault.kind.value]
+    if fault.gpu_instance is not None:
+        parts.append(f"gpu instance {fault.gpu_instance}")
+    if fault.recovery_action is not None:
+        parts.append(f"recovery action {fault.recovery_action}")
+    if fault.detail:
+        parts.append(fault.detail)
+    return ", ".join(parts)
+
+
+def _evidence_text(evidence: Evidence) -> str:
+    action = "not readable" if evidence.recovery_action is None else str(evidence.recovery_action)
+    return f"probe passed, recovery action {action}, boot {evidence.boot_id or 'unchanged'}"
+
+
+def _words(text: str) -> set[str]:
+    return {word.strip().lower() for word in text.split(",") if word.strip()}
+
+
+def _numbers(words: set[str]) -> frozenset[int]:
+    return frozenset(int(word) for word in words if word.isdecimal())

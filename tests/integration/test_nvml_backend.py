@@ -1,0 +1,182 @@
+"""What only NVML has: its event kinds, its error codes, calls that never return. Real bindings on a scripted library."""
+
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+
+from hami.domain.errors import DeviceUnavailable
+from hami.nodeagent.backends.library import find_library
+from hami.nodeagent.backends.nvml import NvmlBackend
+from hami.nodeagent.backends.thread import LibraryThread
+from hami.nodeagent.decide.faults import FaultKind
+from tests.support.fake_nvml import script as nvml
+from tests.support.fake_nvml.script import NvmlScript, build
+
+UUIDS = ("GPU-a", "GPU-b")
+
+
+@pytest.fixture(scope="session")
+def driver_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NvmlScript:
+    monkeypatch.setenv("FAKE_NVML_DIR", str(tmp_path))
+    made = NvmlScript(tmp_path)
+    made.cards(*UUIDS)
+    return made
+
+
+@pytest.fixture
+def backend(driver_root: Path) -> NvmlBackend:
+    return NvmlBackend(driver_root=str(driver_root))
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        (nvml.ECC_DOUBLE_BIT, FaultKind.ECC_DOUBLE_BIT),
+        (nvml.RETIREMENT_FAILURE, FaultKind.RETIREMENT_FAILURE),
+        (nvml.POISON_FATAL, FaultKind.POISON_FATAL),
+        (nvml.UNAVAILABLE, FaultKind.GPU_UNAVAILABLE),
+        (nvml.ACTION, FaultKind.RECOVERY_ACTION),
+    ],
+)
+async def test_every_kind_of_event_that_is_asked_for_is_reported(
+    cards: NvmlScript, backend: NvmlBackend, event: int, kind: FaultKind
+) -> None:
+    cards.types(0, 0xFFFF)
+    await backend.open()
+    cards.event(0, event)
+    [fault] = await backend.wait_faults(5)
+    assert (fault.uuid, fault.kind) == ("GPU-a", kind)
+    await backend.close()
+
+
+async def test_only_supported_events_are_asked_for(cards: NvmlScript, backend: NvmlBackend) -> None:
+    cards.types(0, nvml.XID)
+    await backend.open()
+    cards.event(0, nvml.XID, 48)
+    [fault] = await backend.wait_faults(5)
+    assert fault.code == 48
+    assert (await backend.inventory()).unmonitored == {}
+    await backend.close()
+
+
+async def test_a_mig_instance_is_named_when_the_driver_names_it(cards: NvmlScript, backend: NvmlBackend) -> None:
+    await backend.open()
+    cards.event(1, nvml.XID, 94, instance=(3, 0))
+    cards.event(1, nvml.XID, 94)
+    first = (await backend.wait_faults(5))[0]
+    second = (await backend.wait_faults(5))[0]
+    assert (first.gpu_instance, first.compute_instance) == (3, 0)
+    assert (second.gpu_instance, second.compute_instance) == (None, None)
+    await backend.close()
+
+
+async def test_a_wait_error_that_no_card_owns_condemns_none(cards: NvmlScript, backend: NvmlBackend) -> None:
+    await backend.open()
+    cards.wait_error(nvml.UNKNOWN)
+    [fault] = await backend.wait_faults(5)
+    assert (fault.uuid, fault.kind) == ("", FaultKind.UNREACHABLE)
+    cards.event(1, nvml.XID, 79)
+    [next_fault] = await backend.wait_faults(5)
+    assert (next_fault.uuid, next_fault.code) == ("GPU-b", 79)
+    await backend.close()
+
+
+async def test_a_persistent_wait_error_does_not_spin(cards: NvmlScript, backend: NvmlBackend) -> None:
+    await backend.open()
+    cards.fail("nvmlEventSetWait", "*", nvml.UNKNOWN)
+    began = anyio.current_time()
+    for _ in range(2):
+        assert await backend.wait_faults(5)
+    assert anyio.current_time() - began > 0.9
+    cards.mend()
+    await backend.close()
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"])
+@pytest.mark.parametrize("code", [nvml.NOT_SUPPORTED, nvml.NO_PERMISSION])
+async def test_a_card_that_cannot_be_listened_to_is_unmonitored_not_unhealthy(
+    cards: NvmlScript, backend: NvmlBackend, function: str, code: int
+) -> None:
+    cards.fail(function, 0, code)
+    await backend.open()
+    found = await backend.inventory()
+    assert set(found.unmonitored) == {"GPU-a"}
+    evidence, faults = await backend.probe("GPU-a")
+    assert (evidence.probe_passed, faults) == (True, ())
+    await backend.close()
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlDeviceGetMinorNumber", "nvmlDeviceGetPciInfo", "nvmlDeviceGetNumaNodeId", "nvmlDeviceGetMigMode"]
+)
+async def test_a_fact_that_a_card_does_not_have_is_left_out(cards: NvmlScript, backend: NvmlBackend, function: str) -> None:
+    cards.fail(function, 0, nvml.NOT_SUPPORTED)
+    await backend.open()
+    found = await backend.inventory()
+    assert [device.uuid for device in found.devices] == list(UUIDS)
+    await backend.close()
+
+
+async def test_unified_memory_is_zero_here_and_for_the_settings_to_supply(cards: NvmlScript, backend: NvmlBackend) -> None:
+    cards.cards("GPU-a", memory=-1)
+    await backend.open()
+    [device] = (await backend.inventory()).devices
+    assert device.memory == 0
+    await backend.close()
+
+
+async def test_a_card_in_need_of_a_reset_says_so(cards: NvmlScript, backend: NvmlBackend) -> None:
+    await backend.open()
+    cards.fail("nvmlDeviceGetMemoryInfo", 1, nvml.RESET_REQUIRED)
+    _, [fault] = await backend.probe("GPU-b")
+    assert fault.kind is FaultKind.RESET_REQUIRED
+    await backend.close()
+
+
+@pytest.mark.parametrize(("pending", "clean"), [(0, True), (1, False)])
+async def test_row_remapping_is_evidence(cards: NvmlScript, backend: NvmlBackend, pending: int, clean: bool) -> None:
+    await backend.open()
+    assert (await backend.probe("GPU-a"))[0].memory_clean is None
+    cards.remap(0, pending=pending)
+    assert (await backend.probe("GPU-a"))[0].memory_clean is clean
+    await backend.close()
+
+
+async def test_a_card_that_vanishes_is_missing_not_a_crash(cards: NvmlScript, backend: NvmlBackend) -> None:
+    await backend.open()
+    cards.cards("GPU-a")
+    found = await backend.inventory()
+    assert [device.uuid for device in found.devices] == ["GPU-a"]
+    assert found.unavailable == {"GPU-b": "no longer listed"}
+    await backend.close()
+
+
+async def test_no_answer_within_the_deadline_is_an_error_until_the_call_returns() -> None:
+    thread, hold = LibraryThread("stuck"), threading.Event()
+    thread.start()
+    with pytest.raises(DeviceUnavailable, match="no answer within"):
+        await thread.call(hold.wait, deadline_s=0.05)
+    with pytest.raises(DeviceUnavailable, match="earlier call has not returned"):
+        await thread.call(lambda: 1, deadline_s=1)
+    hold.set()
+    with anyio.fail_after(5):
+        while True:
+            try:
+                assert await thread.call(lambda: 1, deadline_s=1) == 1
+                break
+            except DeviceUnavailable:
+                await anyio.lowlevel.checkpoint()
+    thread.stop()
+
+
+def test_the_library_is_looked_for_under_the_driver_root(driver_root: Path, tmp_path: Path) -> None:
+    assert find_library(str(driver_root)) == driver_root / "usr/lib64/libnvidia-ml.so.1"
+    assert find_library(str(tmp_path)) is None
+    assert find_library("/") is None
