@@ -64,6 +64,7 @@ class Core:
     settings: SchedulerSettings
     vendors: tuple[Vendor, ...]
     policy: SchedulingPolicy
+    policy_version: str
     store: Store
     view: LiveView
     planes: Planes

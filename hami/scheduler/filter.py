@@ -16,7 +16,6 @@ from hami.domain.cluster import ClusterSnapshot
 from hami.domain.errors import Conflict, HamiError, InvalidInput, StoreUnavailable, StoreUnsafe
 from hami.domain.reasons import NodeReason
 from hami.domain.request import PodRequest
-from hami.events.catalog.allocation import AllocationLapsed
 from hami.events.catalog.governance import PlacementRefused
 from hami.events.log import Draft
 from hami.scheduler import dryrun, texts
@@ -24,10 +23,12 @@ from hami.scheduler.core import CATCH_UP_S, Core, at_versions
 from hami.scheduler.decide.place import Placement, Unschedulable, place, score_all
 from hami.scheduler.decide.policies import BadPolicy, SchedulingPolicy, policy_of
 from hami.scheduler.decide.refusals import reason_counts
-from hami.scheduler.decide.reserve import refusal_digest, reservation_events, words_of
+from hami.scheduler.decide.words import refusal_digest, words_of
 from hami.scheduler.events_out import About
 from hami.scheduler.notes import Once
-from hami.scheduler.wire import ExtenderArgs, FilterResult, NodeNames, decode_args
+from hami.scheduler.reserving import lapsed_draft, reserved_drafts
+from hami.scheduler.scored import Remembered
+from hami.scheduler.wire import FilterResult, NodeNames, decode_args
 from hami.telemetry import get_logger
 from hami.vendors.requests import pod_request
 
@@ -53,9 +54,10 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Filter:
-    def __init__(self) -> None:
+    def __init__(self, remembered: Remembered) -> None:
         self._turn = anyio.Lock()
         self._names = NodeNames()
+        self._remembered = remembered
         self._refused = Once()
 
     async def answer(self, core: Core, body: bytes) -> FilterResult:
@@ -101,6 +103,7 @@ class Filter:
         if names is None:
             raise InvalidInput("NodeNames", None, "neither Nodes nor NodeNames is given")
         asked = Asked(request, policy, names)
+        self._remembered.put(request, policy)
         # 5. Score only, or decide and reserve.
         if core.settings.placement == "scored":
             return self._all_that_fit(core, asked)
@@ -115,9 +118,7 @@ class Filter:
             if held is not None and held.phase is not Phase.RESERVED:
                 return _already_bound(held, asked.names)
             # b. Where it fits.
-            found = place(
-                snapshot, core.planes, asked.request, asked.names, asked.policy, exclude_owner=asked.request.uid
-            )
+            found = place(snapshot, core.planes, asked.request, asked.names, asked.policy, exclude_owner=asked.request.uid)
             failed = _reasons(found, asked.names)
             # c. Write it down, if nothing it rests on has changed.
             try:
@@ -131,9 +132,7 @@ class Filter:
                 continue
             # d. Say so.
             self._refused.forget(asked.request.uid)
-            core.told.filtering_succeeded(
-                asked.about, found.node, found.score, fitting=found.fitting, nodes=len(asked.names)
-            )
+            core.told.filtering_succeeded(asked.about, found.node, found.score, fitting=found.fitting, nodes=len(asked.names))
             return FilterResult(node_names=[found.node], failed_nodes=failed)
         return FilterResult(error=texts.CONTENDED)
 
@@ -144,7 +143,7 @@ class Filter:
 
         Raises Conflict, StoreUnavailable, StoreUnsafe.
         """
-        drafts, expected = reservation_events(core.reserving(), snapshot, asked.request, found, held)
+        drafts, expected = reserved_drafts(core, snapshot, asked.request, found, held)
         with core.metrics.append.time():
             appended = await core.writer.append(drafts, expected=expected)
         if not await core.view.wait_for(appended.positions[-1], timeout=CATCH_UP_S):
@@ -154,12 +153,8 @@ class Filter:
         """The pod asks anew and fits nowhere: what it had reserved is free for others at once."""
         if held is None:
             return
-        owner = held.reservation.owner
-        lapsed = AllocationLapsed(reservation=held.id, owner_uid=owner.uid, namespace=owner.namespace, reason="replaced")
-        await core.writer.append(
-            [Draft(event=lapsed, node=held.reservation.node, subject=owner.uid)],
-            expected=at_versions(snapshot, f"pod/{owner.uid}"),
-        )
+        expected = at_versions(snapshot, f"pod/{held.reservation.owner.uid}")
+        await core.writer.append([lapsed_draft(held, "replaced")], expected=expected)
 
     def _refuse(self, core: Core, asked: Asked, found: Unschedulable) -> FilterResult:
         core.metrics.refusals.inc()
@@ -196,16 +191,6 @@ class Filter:
         return FilterResult(error=message)
 
 
-def asked_of(core: Core, args: ExtenderArgs, names: NodeNames) -> Asked:
-    """For prioritize: the same question, decoded. Raises InvalidInput."""
-    assert args.pod is not None
-    request = pod_request(args.pod, core.vendors)
-    policy = policy_of(request.annotations, core.policy)
-    if isinstance(policy, BadPolicy):
-        raise InvalidInput("metadata.annotations", request.name, policy.message)
-    return Asked(request, policy, names.decode(args.node_names) or ())
-
-
 def _already_bound(held: Allocation, names: Sequence[str]) -> FilterResult:
     """The pod's devices are on one node for good: that node, or none."""
     node = held.reservation.node
@@ -218,5 +203,3 @@ def _reasons(found: Placement | Unschedulable, names: Sequence[str]) -> dict[str
     if isinstance(found, Unschedulable):
         return found.reasons
     return found.failed if len(names) <= REASONS_ON_SUCCESS else None
-
-
