@@ -78,9 +78,7 @@ def limits_of(quota: ResourceQuota, vendors: Sequence[Vendor]) -> tuple[tuple[Qu
             if not resource or key not in hard:
                 continue
             try:
-                limits.append(
-                    QuotaLimit(resource, _limit(f'spec.hard["{key}"]', hard[key], resource, vendor), quota.metadata.name)
-                )
+                number = _limit(f'spec.hard["{key}"]', hard[key], resource, vendor)
             except InvalidInput as error:
                 bad.append(error)
             else:
