@@ -28,7 +28,8 @@ async def replayed(server: RunningServer, name: str, left_out: frozenset[str] = 
 
 
 def recorded_pod(name: str, uid: str = "", **meta: Any) -> Obj:
-    made = pod(name, namespace="default", labels=DEMO, **({"uid": uid} if uid else {}), **meta)
+    made = pod(name, namespace="default", labels=DEMO, **meta)
+    made["metadata"] |= {"uid": uid} if uid else {}
     made["spec"]["automountServiceAccountToken"] = False
     made["spec"]["containers"][0]["imagePullPolicy"] = "Never"
     made["spec"] |= {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}
