@@ -1,6 +1,6 @@
 """The live view on both stores: booting, following, confirming, checkpoints, gaps, lost entries, a store that is away."""
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -128,9 +128,10 @@ async def test_checkpoints_are_saved_on_the_way_once_caught_up(store: Store, wri
         assert await view.wait_caught_up(timeout=5)
         assert await view.wait_for(await put(writer, *LIFE), timeout=5)
 
-        def saved() -> Awaitable[Sequence[object]]:
-            return store.checkpoints.load(FOLD)
+        async def any_saved() -> bool:
+            return bool(await store.checkpoints.load(FOLD))
 
+        saved: Callable[[], bool | Awaitable[bool]] = any_saved
         await wait_until(saved, "a checkpoint while running")
 
 
