@@ -223,6 +223,33 @@ class Trimmed(SwitchedLog):
             yield [each for each in batch if each.position.g > 1]
 
 
+class Gated(SwitchedLog):
+    """A log that hands out one record for each `gate.release()`."""
+
+    def __init__(self, inner: Log) -> None:
+        super().__init__(inner)
+        self.gate = anyio.Semaphore(0)
+
+    async def tail(self, after: Position) -> AsyncIterator[Sequence[Record]]:
+        async for batch in self.inner.tail(after):
+            for record in batch:
+                await self.gate.acquire()
+                yield [record]
+
+
+async def test_a_view_behind_the_head_it_found_is_not_caught_up(store: Store, writer: EventWriter) -> None:
+    last = await put(writer, *LIFE)
+    log = Gated(store.log)
+    async with running(a_view(log, store.checkpoints)) as view:
+        for g in range(last.g):
+            assert await view.wait_for(g, timeout=5)
+            assert not view.caught_up
+            assert view.confirmed_at is None
+            log.gate.release()
+        assert await view.wait_caught_up(timeout=5)
+        await wait_until(lambda: view.confirmed_at, "confirmation once caught up")
+
+
 async def test_a_gap_breaks_the_view_for_good(store: Store, writer: EventWriter) -> None:
     await put(writer, *LIFE[:3])
     view = a_view(Trimmed(store.log), store.checkpoints)
