@@ -10,8 +10,7 @@ def offers(*uuids: str, healthy: bool = True) -> list[Offer]:
 
 
 async def collect(watch: Watch, seen: list[tuple[Offer, ...]]) -> None:
-    async for listing in watch.listings():
-        seen.append(listing)
+    seen.extend([listing async for listing in watch.listings()])
 
 
 def test_a_card_is_listed_slot_by_slot() -> None:
