@@ -74,7 +74,7 @@ class DeliveryWatch:
                 if reservation is None:
                     strangers.add(key)
                 else:
-                    await self._prepared(key, each, reservation)
+                    self._prepared(key, each, reservation)
         self._say_strangers(frozenset(strangers))
         self._forget({f"{each.uid}/{each.container}" for each in given})
         self._caches.sweep({_cache_dir(each.answer) for each in given})
@@ -99,7 +99,7 @@ class DeliveryWatch:
                 found.append(GivenTo(uid=reservation.owner.uid, container=container, device_ids=ids))
         return tuple(found)
 
-    async def _prepared(self, key: str, given: GivenTo, reservation: Reservation) -> None:
+    def _prepared(self, key: str, given: GivenTo, reservation: Reservation) -> None:
         differs = difference(reservation, given.container, given.device_ids)
         if differs:
             log.warning("served differs from reserved", pod=given.uid, container=given.container, difference=differs)
@@ -111,7 +111,7 @@ class DeliveryWatch:
             device_ids=given.device_ids,
             difference=differs,
         )
-        await self._publisher.publish(event, subject=given.uid)
+        self._publisher.publish(event, subject=given.uid)
         self._memory.state.served[key] = ServedContainer(
             pod_uid=given.uid, container=given.container, reservation=reservation.id, cache_dir=_cache_dir(given.answer)
         )

@@ -96,13 +96,13 @@ class FeedReader:
             try:
                 async for batch in self._feed.tail(at):
                     for entry, envelope in batch:
-                        await self._on(decode_event(envelope))
+                        self._on(decode_event(envelope))
                         at = entry
             except StoreUnavailable as error:
                 log.warning("feed not readable", error=str(error))
                 await anyio.sleep(RETRY_S)
 
-    async def _on(self, event: object) -> None:
+    def _on(self, event: object) -> None:
         match event:
             case AllocationReserved(reservation=reservation):
                 self._book.add(reservation)
@@ -111,13 +111,13 @@ class FeedReader:
             case AllocationReleased(reservation=name) | AllocationLapsed(reservation=name) | AllocationFailed(reservation=name):
                 self._book.drop(name)
             case HandshakeRequested():
-                await self._answer(event)
+                self._answer(event)
             case _:
                 log.info("feed entry passed over", kind=type(event).__name__)
 
-    async def _answer(self, request: HandshakeRequested) -> None:
+    def _answer(self, request: HandshakeRequested) -> None:
         """Requests long past their deadline are not answered again after a restart."""
         if request.deadline_ms and self._clock() > request.deadline_ms + self._patience_ms:
             return
         answer = msgspec.structs.replace(self._report(), nonce=request.nonce)
-        await self._publisher.publish(answer)
+        self._publisher.publish(answer)

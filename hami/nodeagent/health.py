@@ -67,7 +67,6 @@ class HealthWatch:
         self._timing = timing or HealthTiming()
         self._unmonitored: dict[str, str] = {}
         self._nobodys: set[tuple[FaultKind, int]] = set()
-        self._deciding = anyio.Lock()
 
     def health_of(self, uuid: str) -> Health:
         card = self._memory.state.cards.get(uuid)
@@ -78,42 +77,38 @@ class HealthWatch:
             tasks.start_soon(self._listen)
             tasks.start_soon(self._poll)
 
-    async def report(self, fault: Fault) -> None:
-        """One report, decided and told."""
-        async with self._deciding:
-            if not fault.uuid:
-                await self._without_card(fault)
-                return
-            card = self._card(fault.uuid)
-            seen = observe(card, fault, self._policy, now=self._clock(), boot_id=self._boot_id)
-            await self._tell(card, seen, fault)
+    def report(self, fault: Fault) -> None:
+        """One report, decided and told, in one go."""
+        if not fault.uuid:
+            self._without_card(fault)
+            return
+        card = self._card(fault.uuid)
+        self._tell(card, observe(card, fault, self._policy, now=self._clock(), boot_id=self._boot_id), fault)
 
     async def probe(self, uuid: str) -> None:
         """Ask one card: its state may be a fault by itself, or the evidence that old faults are over."""
         evidence, faults = await self._backend.probe(uuid)
         for fault in faults:
-            await self.report(fault)
+            self.report(fault)
         if evidence.probe_passed and self._card(uuid).unreachable:
-            await self.report(Fault(uuid=uuid, kind=FaultKind.ANSWERS_AGAIN))
+            self.report(Fault(uuid=uuid, kind=FaultKind.ANSWERS_AGAIN))
         if not faults:
-            async with self._deciding:
-                card = self._card(uuid)
-                proof = msgspec.structs.replace(evidence, boot_id=self._boot_id)
-                await self._tell(card, recover(card, proof, self._policy, now=self._clock()), None)
+            card, proof = self._card(uuid), msgspec.structs.replace(evidence, boot_id=self._boot_id)
+            self._tell(card, recover(card, proof, self._policy, now=self._clock()), None)
 
-    async def unmonitored(self, cards: dict[str, str]) -> None:
+    def unmonitored(self, cards: dict[str, str]) -> None:
         """Cards whose faults will not be heard: neither sick nor proven well. Told once for each reason."""
         for uuid, why in cards.items():
             if self._unmonitored.get(uuid) != why:
                 log.warning("card is not monitored", device=uuid, why=why)
-                await self._publisher.publish(FaultObserved(device=uuid, kind=EventKind.UNMONITORED, detail=why), subject=uuid)
+                self._publisher.publish(FaultObserved(device=uuid, kind=EventKind.UNMONITORED, detail=why), subject=uuid)
         self._unmonitored = dict(cards)
 
     async def _listen(self) -> None:
         while True:
             try:
                 for fault in await self._backend.wait_faults(self._timing.wait_s):
-                    await self.report(fault)
+                    self.report(fault)
             except DeviceUnavailable as error:
                 await self._library_failed(str(error))
                 await anyio.sleep(self._timing.retry_s)
@@ -122,7 +117,7 @@ class HealthWatch:
         """Nothing is known of any card then. That is no fault of theirs, and no proof of health either."""
         log.warning("device library failed", error=why)
         for offer in self._board.offers:
-            await self.report(Fault(uuid=offer.uuid, kind=FaultKind.UNREACHABLE, detail="the device library does not answer"))
+            self.report(Fault(uuid=offer.uuid, kind=FaultKind.UNREACHABLE, detail="the device library does not answer"))
         with contextlib.suppress(DeviceUnavailable):
             await self._backend.close()
         with contextlib.suppress(DeviceUnavailable):
@@ -141,15 +136,15 @@ class HealthWatch:
     def _card(self, uuid: str) -> CardHealth:
         return self._memory.state.cards.get(uuid) or CardHealth(uuid=uuid)
 
-    async def _without_card(self, fault: Fault) -> None:
+    def _without_card(self, fault: Fault) -> None:
         """A report that no card owns up to: on record once, condemns nobody."""
         key = fault.kind, fault.code
         if key not in self._nobodys:
             self._nobodys.add(key)
             log.warning("fault without a card", kind=fault.kind.value, code=fault.code, detail=fault.detail)
-            await self._publisher.publish(_event(fault))
+            self._publisher.publish(_event(fault))
 
-    async def _tell(self, before: CardHealth, seen: Observation, fault: Fault | None) -> None:
+    def _tell(self, before: CardHealth, seen: Observation, fault: Fault | None) -> None:
         """1 board (kubelet), 2 memory, 3 events."""
         if seen.card == before:
             return
@@ -159,10 +154,10 @@ class HealthWatch:
         if seen.fresh or seen.transition is not None or fault is None:
             self._memory.save()
         if fault is not None and seen.fresh:
-            await self._publisher.publish(_event(fault), subject=uuid)
+            self._publisher.publish(_event(fault), subject=uuid)
         if seen.transition is not None:
             log.warning("health changed", device=uuid, health=seen.card.health.value, reason=seen.card.reason)
-            await self._publisher.publish(_changed(seen.transition), subject=uuid)
+            self._publisher.publish(_changed(seen.transition), subject=uuid)
 
 
 def _event(fault: Fault) -> FaultObserved:

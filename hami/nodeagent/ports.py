@@ -1,4 +1,4 @@
-"""What the agent needs of the outside, smallest possible: where its events go, what the log says to it, that it lives."""
+"""What the agent needs of the outside to tell what it knows, smallest possible. The rest is hami.events.log and .lease."""
 
 from typing import Protocol
 
@@ -6,11 +6,11 @@ from hami.events.catalog.union import Event
 
 
 class Publisher(Protocol):
-    """Takes the agent's events for delivery to its inbox, in the order of the calls.
+    """Takes the agent's events for delivery to its inbox, in the order of the calls. The outbox is one.
 
-    Returns when the event is kept, not when it has arrived; the store being away is the publisher's business and never raises.
+    Never waits and never raises: the store being away is the publisher's business.
     """
 
-    async def publish(self, event: Event, *, subject: str = "") -> None:
+    def publish(self, event: Event, *, subject: str = "") -> None:
         """`subject` is what people search by: a device's uuid, a pod's uid."""
         ...

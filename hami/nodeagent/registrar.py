@@ -63,8 +63,8 @@ class Registrar:
         self._say_left_out(offered.left_out)
         self._board.show(self._offer(device) for device in offered.devices)
         if not self._told or differs(self._memory.state.told, offered):
-            await self._tell(offered)
-        await self._health.unmonitored(found.unmonitored)
+            self._tell(offered)
+        self._health.unmonitored(found.unmonitored)
 
     async def run(self, every_s: float) -> None:
         """For ever. A library that does not answer leaves the board as it is: health says what is known of the cards."""
@@ -92,7 +92,7 @@ class Registrar:
         numa = device.numa if self._facts.numa_to_kubelet else -1
         return Offer(uuid=device.uuid, slots=device.slots, healthy=kubelet_healthy(device.health), numa=numa)
 
-    async def _tell(self, offered: DeviceSet) -> None:
+    def _tell(self, offered: DeviceSet) -> None:
         event = NodeRegistered(
             vendor=self._backend.vendor,
             devices=offered.devices,
@@ -101,7 +101,7 @@ class Registrar:
             delivery=self._facts.delivery,
             agent_version=self._facts.version,
         )
-        await self._publisher.publish(event, subject=self._facts.node)
+        self._publisher.publish(event, subject=self._facts.node)
         self._told = True
         self._memory.state.told = offered.devices
         self._memory.save()

@@ -39,7 +39,7 @@ class RecordingPublisher:
     def __init__(self) -> None:
         self.events: list[tuple[Event, str]] = []
 
-    async def publish(self, event: Event, *, subject: str = "") -> None:
+    def publish(self, event: Event, *, subject: str = "") -> None:
         self.events.append((event, subject))
 
     def of(self, kind: type[E]) -> list[E]:
