@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Final, Union, get_args, get_origin
@@ -40,7 +40,7 @@ def _page(title: str, lines: Iterator[str]) -> str:
     return f"{NOTICE}# {title}\n\n" + "\n".join(lines).rstrip() + "\n"
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield "| " + " | ".join(header) + " |"
     yield "|" + "---|" * len(header)
     for row in rows:
