@@ -21,7 +21,7 @@ from hami.domain.cluster import ClusterSnapshot
 from hami.domain.errors import HamiError, StoreUnavailable, StoreUnsafe
 from hami.events.envelope import START, Position
 from hami.events.log import Checkpoints, Log, Record
-from hami.projections.boot import newest_state, stands
+from hami.projections.boot import FOLD, newest_state, stands
 from hami.projections.checkpoint import SCHEMA, encode_state
 from hami.projections.folds.cluster import apply, new_cluster, snapshot
 from hami.projections.folds.errors import LogRewritten
@@ -30,7 +30,6 @@ from hami.projections.folds.state import ClusterState
 T = TypeVar("T")
 OnChange = Callable[[Sequence[str]], None]
 
-FOLD: Final = "cluster"
 CLOSING_S: Final = 2.0
 """How long closing waits for its last checkpoint."""
 

@@ -1,5 +1,6 @@
 """How a node announces its devices by annotation: HAMi's JSON register, the older colon form, and pair scores."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -136,10 +137,10 @@ def _members(raw: object, known: Mapping[str, type], where: str) -> dict[str, An
         kind = known.get(key)
         if kind is None or value is None:
             continue
-        if type(value) is not kind:
+        if type(value) is not kind:  # bool is an int elsewhere, not here
             raise InvalidInput(f"{where}, {name}", value, f"must be {kind.__name__}")
-        low, high = _LIMITS.get(key, (0, 0))
-        if key in _LIMITS and not low <= value <= high:
+        low, high = _LIMITS.get(key, (-math.inf, math.inf))
+        if isinstance(value, int) and not low <= value <= high:
             raise InvalidInput(f"{where}, {name}", value, "is out of range")
         found[key] = value
     return found
