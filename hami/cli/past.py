@@ -1,17 +1,16 @@
-"""The cluster at a place in the log: the scheduler's own fold, from the newest checkpoint before that place."""
+"""The cluster at a moment, and the place in the log that the moment means."""
 
-from hami.cli.places import records_until
+from hami.cli.places import position_of
+from hami.cli.when import Moment
 from hami.domain.cluster import ClusterSnapshot
 from hami.events.envelope import Position
 from hami.events.store import Store
-from hami.projections.boot import newest_state
-from hami.projections.folds.cluster import apply, snapshot
-from hami.projections.view import FOLD
+from hami.projections.folds.cluster import snapshot
+from hami.projections.timetravel import state_at
 
 
-async def snapshot_at(store: Store, incarnation: str, position: Position) -> ClusterSnapshot:
-    """The state after the event at `position`. Raises LogGap when events before it are missing."""
-    state = await newest_state(store.log, store.checkpoints, incarnation=incarnation, fold=FOLD, not_after=position.g)
-    async for record in records_until(store.log, state.position, position):
-        apply(state, record)
-    return snapshot(state)
+async def snapshot_at(store: Store, incarnation: str, moment: Moment) -> tuple[Position, ClusterSnapshot]:
+    """The state after the last event of the moment. Raises NotFound beyond the log, LogGap where it is trimmed."""
+    position = await position_of(store.log, moment)
+    state = await state_at(store.log, store.checkpoints, incarnation=incarnation, g=position.g)
+    return position, snapshot(state)

@@ -266,3 +266,71 @@ def test_the_store_can_be_named_by_environment(url: str) -> None:
 
 def test_now_is_the_stores_own_time(hami: Hami) -> None:
     assert hami("state", "--at", "now", "-o", "json").json["g"] == 8
+
+
+# audit
+
+
+@pytest.mark.parametrize("name", ["team-a/train", "u1"])
+def test_a_pods_story_runs_from_refusal_to_release(hami: Hami, name: str) -> None:
+    events = hami("audit", "pod", name, "-o", "json").json["events"]
+    assert [event["type"].removeprefix("hami.") for event in events] == [
+        "placement.refused",
+        "allocation.reserved",
+        "allocation.bound",
+        "allocation.released",
+    ]
+
+
+def test_a_pods_story_holds_what_befell_its_device_while_it_held_it(hami: Hami, url: str) -> None:
+    fault = Draft(event=FaultObserved(device="GPU-a", kind=FaultKind.XID, code=31), node="n1", subject="GPU-a")
+    first, second = story()[2:4], story()[6:]
+    anyio.run(write, url, [*first, fault, *second, fault])
+    events = hami("audit", "pod", "team-a/train", "-o", "json").json["events"]
+    assert [event["type"] for event in events].count("hami.device.fault_observed") == 1
+
+
+def test_a_devices_story_names_its_tenants(hami: Hami) -> None:
+    events = hami("audit", "device", "GPU-a", "-o", "json").json["events"]
+    assert [(event["g"], event["pod"]) for event in events] == [
+        (3, None),
+        (4, "team-a/train"),
+        (5, "team-a/train"),
+        (8, "team-a/train"),
+    ]
+    out = hami("audit", "device", "GPU-b").out
+    assert "healthy -> unhealthy: xid-79" in out
+    assert "train" not in out
+
+
+def test_a_device_that_registers_again_unchanged_adds_no_line(hami: Hami, url: str) -> None:
+    again = Draft(event=a_node_registered(a_device("GPU-a"), a_device("GPU-b", index=1)), node="n1", subject="n1")
+    grown = Draft(event=a_node_registered(a_device("GPU-a", memory=81920)), node="n1", subject="n1")
+    anyio.run(write, url, [again, again, grown])
+    events = hami("audit", "device", "GPU-a", "-o", "json").json["events"]
+    assert [event["g"] for event in events] == [2, 4]
+
+
+def test_a_nodes_story_is_all_that_was_recorded_of_it(hami: Hami) -> None:
+    events = hami("audit", "node", "n1", "-o", "json").json["events"]
+    assert [event["g"] for event in events] == [3, 4, 5, 6, 7, 8]
+    assert "team-a/train: pod_succeeded" in hami("audit", "node", "n1").out
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        ("pod", "team-a/trian", "similar: team-a/train"),
+        ("pod", "train", "similar: team-a/train"),
+        ("device", "GPU-c", "similar: GPU-"),
+        ("node", "zebra", "among others: n1"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_what_exists(hami: Hami, kind: str, name: str, said: str) -> None:
+    ran = hami("audit", kind, name)
+    assert (ran.code, said in ran.err) == (Exit.NOT_FOUND, True), ran.err
+
+
+def test_an_empty_log_knows_nobody(hami: Hami, url: str) -> None:
+    anyio.run(write, url, [])
+    assert "it knows none at all" in hami("audit", "node", "n1").err
