@@ -140,7 +140,7 @@ class MemorySpool:
         return SpoolState(new_epoch())
 
     async def add(self, envelopes: Sequence[Envelope]) -> bool:
-        if len(self._waiting) + len(envelopes) > self._limit:
+        if self._waiting and len(self._waiting) + len(envelopes) > self._limit:
             return False
         self._waiting.extend(envelopes)
         return True

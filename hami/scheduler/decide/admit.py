@@ -13,6 +13,7 @@ from hami.domain.cluster import ClusterSnapshot
 from hami.domain.pod import Container, EnvVar, Pod, Quantity
 from hami.domain.request import ContainerRequest, PodRequest
 from hami.scheduler.decide import patch, quota
+from hami.scheduler.decide.patch import Operation
 from hami.vendors import identity, quantities
 from hami.vendors.registry import by_word
 from hami.vendors.requests import containers_of, malformed, pod_request
@@ -26,7 +27,7 @@ _CORE_POLICY_ENV: Final = "GPU_CORE_UTILIZATION_POLICY"
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     """Let the pod in with these JSON Patch operations (none = unchanged)."""
 
-    patch: tuple[patch.Operation, ...] = ()
+    patch: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -191,7 +192,7 @@ def _after(pod: Pod, changed: Sequence[_Changed]) -> Pod:
 def _with_identity(
     pod: Pod, settings: AdmissionSettings, changed: Sequence[_Changed], request: PodRequest, *, ours: bool
 ) -> Admitted | Denied:
-    operations: list[patch.Operation] = []
+    operations: list[Operation] = []
     for each, asked in zip(changed, request.containers, strict=True):
         env = _identity_env(each, asked, settings.vendors) if ours else ()
         if isinstance(env, Denied):

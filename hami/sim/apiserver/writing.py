@@ -178,6 +178,7 @@ async def put(core: Core, call: Call) -> Answer:
 
 async def apply_patch(core: Core, call: Call) -> Answer:
     """Retried on a race unless the patch itself names a resourceVersion."""
+    patch.dialect_of(call.content_type)
     operations, resource = call.decoded(), call.target.resource
     named = isinstance(operations, dict) and bool((operations.get("metadata") or {}).get("resourceVersion"))
 
