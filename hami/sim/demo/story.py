@@ -69,12 +69,12 @@ class Story:
         self.screen.chapter("Pods of several shapes")
         for _, shape in pods.SHAPES:
             await self.stage.kube.create_pod(shape)
-        rows = []
+        rows: list[list[str]] = []
         for words, shape in pods.SHAPES:
             name = shape["metadata"]["name"]
             await self.claims.eventually(f"{name} ({words}) sees exactly what was reserved", self._served(name), within=15)
-            for each in [*shape["spec"].get("initContainers", []), *shape["spec"]["containers"]]:
-                rows.append([name, each["name"], self._node_of(name), pods.seen_in_words(self._seen(name, each["name"]))])
+            names = [each["name"] for each in (*shape["spec"].get("initContainers", []), *shape["spec"]["containers"])]
+            rows += [[name, each, self._node_of(name), pods.seen_in_words(self._seen(name, each))] for each in names]
         self.screen.table(["pod", "container", "node", "what the container sees"], rows)
         await self._bypass()
         await self._too_big()
