@@ -131,7 +131,7 @@ class EmbeddedServer:
             probe.settimeout(1)
             probe.connect(str(self.socket))
             probe.sendall(b"PING\r\n")
-            return probe.recv(64).startswith(b"+PONG")
+            return probe.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         return False
 
     async def start(self, *, within_s: float = 20.0) -> None:
