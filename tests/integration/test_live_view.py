@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
+from hami.domain.errors import StoreUnsafe
 from hami.domain.units import EpochMs
 from hami.events.catalog.node import NodeLost
 from hami.events.catalog.union import Event
@@ -332,6 +333,18 @@ async def test_entries_lost_by_redis_itself_send_the_view_back(valkey_server: Em
             assert await view.wait_caught_up(timeout=5)
             assert set(view.snapshot().allocations) == {"r1"}
             assert (await drift.measure(store.log, view.state)).none
+
+
+class Unsafe(SwitchedLog):
+    async def head(self) -> Position:
+        raise StoreUnsafe("maxmemory-policy is allkeys-lru")
+
+
+async def test_a_store_that_must_not_be_used_breaks_the_view_at_boot() -> None:
+    async with running(a_view(Unsafe(MemoryLog()), MemoryCheckpoints())) as view:
+        assert "allkeys-lru" in view.broken
+        assert not view.caught_up
+        assert view.confirmed_at is None
 
 
 async def test_a_store_that_became_another_one_breaks_the_view(valkey_server: EmbeddedServer) -> None:
