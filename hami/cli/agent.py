@@ -21,6 +21,6 @@ def command(session: Session, **given: Any) -> None:
     """
     settings, _ = session.settings(AgentSettings, "agent", flags_of(given, among=AgentSettings))
     redis = session.redis(flags_of(given, prefix="redis_", among=RedisSettings))
-    from hami.nodeagent.app import run_agent
+    from hami.nodeagent.process import run_agent
 
     run_process(session, run_agent, settings, redis)

@@ -14,7 +14,7 @@ import anyio
 from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, StaleFence
 from hami.domain.units import EpochMs
 from hami.events.clock import Clock, SystemClock
-from hami.events.codec import decode_envelope, decode_record, encode_envelope
+from hami.events.codec import check_entities, decode_envelope, decode_record, encode_envelope
 from hami.events.envelope import START, Envelope, Position
 from hami.events.log import Appended, Duplicate, Fence, Record
 from hami.events.memory_locks import MemoryLocks
@@ -80,6 +80,7 @@ class MemoryLog:
         fence: Fence | None = None,
         feeds: Sequence[bool] = (),
     ) -> Appended | Duplicate:
+        check_entities(entities)
         duplicate = self._check_producer(envelopes[0], len(envelopes))
         if duplicate is not None:
             return duplicate

@@ -122,7 +122,15 @@ def _story(steps: Sequence[Written | Reservation | tuple[int, int]]) -> tuple[Re
 
 
 further = st.tuples(st.integers(0, 9), st.integers(0, len(FURTHER) - 1))
-histories = st.lists(reservations | further | further | on_node, max_size=30).map(_story)
+beginnings = st.sampled_from(
+    (
+        [],
+        [(_registered("NVIDIA", {0, 1, 2}, Health.HEALTHY, 1), "n1")],
+        [(_registered("Ascend", {0, 1}, Health.HEALTHY, 1), "n1"), (_registered("NVIDIA", {0, 1}, Health.HEALTHY, 2), "n2")],
+    )
+)
+continued = st.lists(reservations | further | further | on_node, max_size=40)
+histories = st.builds(lambda begun, rest: _story([*begun, *rest]), beginnings, continued)
 checked = settings(max_examples=80, deadline=None)
 
 
@@ -236,6 +244,7 @@ def test_only_a_decision_clears_a_fault(history: tuple[Record, ...]) -> None:
         found = {(n.name, d.device.uuid): d.health for n in state.nodes.values() for d in n.devices}
         faulty.update({at: now for at, now in found.items() if now in {Health.SUSPECT, Health.UNHEALTHY}})
         assert all(found.get(at, Health.UNHEALTHY) in {Health.SUSPECT, Health.UNHEALTHY} for at in faulty)
+        assert found.keys().isdisjoint({(name, uuid) for name, marks in state.marks.items() for uuid in marks})
 
 
 def _usage_from_scratch(state: ClusterState) -> Iterator[tuple[tuple[str, str], DeviceUsage]]:

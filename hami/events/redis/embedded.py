@@ -109,7 +109,7 @@ class EmbeddedServer:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                preexec_fn=_die_with_parent(),  # noqa: PLW1509 - one prctl, the library is loaded before the fork
+                preexec_fn=die_with_parent(),  # noqa: PLW1509 - one prctl, the library is loaded before the fork
             )
 
     def _command(self) -> list[str]:
@@ -131,7 +131,7 @@ class EmbeddedServer:
             probe.settimeout(1)
             probe.connect(str(self.socket))
             probe.sendall(b"PING\r\n")
-            return probe.recv(64).startswith(b"+PONG")
+            return probe.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         return False
 
     async def start(self, *, within_s: float = 20.0) -> None:
@@ -216,7 +216,7 @@ def _locked(folder: Path) -> IO[str]:
     return handle
 
 
-def _die_with_parent() -> Callable[[], Any] | None:
+def die_with_parent() -> Callable[[], Any] | None:
     """On Linux the kernel ends the server with the thread that started it, however that one ended."""
     if not sys.platform.startswith("linux"):
         return None

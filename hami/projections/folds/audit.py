@@ -108,7 +108,7 @@ class Timeline:
         return isinstance(event, AllocationEvent) and event.reservation in self._reservations
 
     def _came_or_went(self, event: NodeRegistered, node: str, uuid: str) -> bool:
-        """Registering again, as agents do, is no news; appearing and vanishing is. `_home` is (node, vendor), empty when away."""
+        """Registering again, as agents do, is no news; coming and going is. `_home` is (node, vendor), empty when away."""
         here = (node, event.vendor)
         there = any(each.uuid == uuid for each in event.devices)
         if there == (self._home == here):

@@ -18,7 +18,7 @@ from hami.sim.apiserver.faults import Fault, Faults
 ADMIN = User()
 Allows = Callable[[User, str, Target], bool]
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_PROTOBUF_SCHEMA = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+_PROTOBUF_SCHEMA = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 class Dispatch:

@@ -1,6 +1,7 @@
 """POST, PUT and PATCH: decode, fill in, mutate, validate, store; with the checks in the order the real server makes them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from hami.sim.apiserver import patch, shape, validate
@@ -178,8 +179,10 @@ async def put(core: Core, call: Call) -> Answer:
 
 async def apply_patch(core: Core, call: Call) -> Answer:
     """Retried on a race unless the patch itself names a resourceVersion."""
-    patch.dialect_of(call.content_type)
-    operations, resource = call.decoded(), call.target.resource
+    dialect = patch.dialect_of(call.content_type)
+    operations, target, resource = call.decoded(), call.target, call.target.resource
+    if dialect == patch.APPLY and core.store.get(resource.store_key, target.namespace, target.name) is None:
+        return await create(core, replace(call, target=Target(resource, target.namespace)))
     named = isinstance(operations, dict) and bool((operations.get("metadata") or {}).get("resourceVersion"))
 
     def make(before: Obj) -> Obj:
