@@ -150,8 +150,8 @@ class Inboxes(Protocol):
         """Forget entries up to and including that id: they are in the log."""
         ...
 
-    async def bury(self, node: str, entry: str, raw: bytes, why: str) -> None:
-        """Move an entry that cannot be ingested to the dead letters and drop it."""
+    async def bury(self, node: str, entry: str, raw: bytes, why: str) -> bool:
+        """Move an entry that cannot be ingested to the dead letters; False when another replica did it before."""
         ...
 
 

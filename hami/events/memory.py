@@ -259,12 +259,14 @@ class MemoryInboxes:
         stream = self._stream(node)
         stream.entries = [each for each in stream.entries if entry_key(each[0]) > entry_key(through)]
 
-    async def bury(self, node: str, entry: str, raw: bytes, why: str) -> None:
+    async def bury(self, node: str, entry: str, raw: bytes, why: str) -> bool:
         stream = self._stream(node)
         left = [each for each in stream.entries if each[0] != entry]
-        if len(left) < len(stream.entries):
-            stream.entries = left
-            self.dead.append((node, entry, raw, why))
+        if len(left) == len(stream.entries):
+            return False
+        stream.entries = left
+        self.dead.append((node, entry, raw, why))
+        return True
 
 
 class MemoryInbox:

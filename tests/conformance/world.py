@@ -1,11 +1,9 @@
 """Recorded cases as our own nouns: nodes, running pods and quotas -> ClusterSnapshot."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -103,6 +101,14 @@ def node_of(raw: Case) -> NodeState:
     return NodeState(name=raw["metadata"]["name"], devices=states)
 
 
+def planned_mig(notes: Mapping[str, str]) -> tuple[annotations.MigEntry, ...]:
+    """An unreadable list plans nothing: the cards it was about are then not explained."""
+    try:
+        return annotations.decode_mig(notes.get(nvidia.KEYS.mig, ""))
+    except InvalidInput:
+        return ()
+
+
 def asleep(raw: Case) -> bool:
     """The recordings start with nodes that were asked for a sign of life and advertise no card left out; ours has leases."""
     asked = "Requesting" in (raw["metadata"].get("annotations") or {}).get(nvidia.KEYS.handshake, "")
@@ -117,9 +123,9 @@ def allocation_of(pod: Pod) -> Allocation | None:
         return None  # the recordings start with pods already terminating left out; ours counts them (docs/differences.md)
     try:
         entries = annotations.decode_pod(notes.get(nvidia.KEYS.allocated, ""))
-        mig = annotations.decode_mig(notes.get(nvidia.KEYS.mig, ""))
     except InvalidInput:
         return None
+    mig = planned_mig(notes)
     spec = [(container.name, kind) for _, kind, container in containers_of(pod)]
     spec += [("", ContainerKind.APP)] * (len(entries) - len(spec))
     containers = tuple(
@@ -153,7 +159,7 @@ def loaded(node: NodeState, allocations: Iterable[Allocation]) -> NodeState:
         for uuid, usage in usage_of(each.reservation.containers, init_done=each.init_done).items():
             used[uuid] = used.get(uuid, DeviceUsage()).plus(usage)
         held = [share.uuid for share in shares_of(each.reservation.containers)]
-        planned = annotations.decode_mig(each.reservation.annotations.get(nvidia.KEYS.mig, ""))
+        planned = planned_mig(each.reservation.annotations)
         for entry in planned:
             slices.setdefault(entry.gpu_uuid, []).append(MigSlice(entry.profile, entry.placement, entry.mig_uuid or ""))
             if entry.gpu_uuid not in modes:

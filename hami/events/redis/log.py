@@ -6,10 +6,10 @@ from typing import Any
 
 from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, StaleFence, StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
+from hami.events.backoff import Backoff
 from hami.events.codec import decode_record, encode_envelope
 from hami.events.envelope import START, Envelope, Position
 from hami.events.log import Appended, Duplicate, Fence, Record
-from hami.events.redis.backoff import Backoff
 from hami.events.redis.client import Arg, Client, text
 
 BATCH = 1000

@@ -6,7 +6,7 @@ which rows to look at again. One thread owns the planes; a snapshot given to `pl
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,10 @@ class View(NamedTuple):
     free_memory: Ints
     cores: Ints
     free_cores: Ints
+
+
+def _each(view: View) -> tuple[npt.NDArray[Any], ...]:
+    return tuple(view)
 
 
 class Entry:
@@ -100,10 +104,11 @@ class Planes:
         old, old_rows = self.view, len(self.score)
         flat = (self.score, self.refusal, self.stamp, self.rank)
         self._allocate(max(rows, old_rows), max(columns, old.vendor.shape[1]))
-        for plane, before in zip(self.view, old, strict=True):
+        for plane, before in zip(_each(self.view), _each(old), strict=True):
             plane[:old_rows, : before.shape[1]] = before
-        for row_values, before_values in zip((self.score, self.refusal, self.stamp, self.rank), flat, strict=True):
-            row_values[:old_rows] = before_values
+        lines: tuple[npt.NDArray[Any], ...] = (self.score, self.refusal, self.stamp, self.rank)
+        for line, before_line in zip(lines, flat, strict=True):
+            line[:old_rows] = before_line
 
     def sync(self, snapshot: ClusterSnapshot, changed: Iterable[str] | None = None) -> None:
         """Bring the named nodes (all, when None) to what the snapshot says."""
@@ -175,7 +180,7 @@ class Planes:
             )
             for each in node.devices
         ]
-        for plane, column in zip(view, zip(*values, strict=True), strict=False):
+        for plane, column in zip(_each(view), zip(*values, strict=True), strict=bool(values)):
             plane[row, :count] = column
         for number, each in enumerate(node.devices):
             self.uuids.setdefault(each.device.uuid, []).append((row, number))
