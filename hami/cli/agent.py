@@ -19,8 +19,11 @@ def command(session: Session, **given: Any) -> None:
 
     Runs until it is told to stop (SIGTERM or Ctrl-C). Options win over environment variables, those over the file.
     """
+    from hami.nodeagent.app import with_hami_variables
+
+    session.env = with_hami_variables(session.env)
     settings, _ = session.settings(AgentSettings, "agent", flags_of(given, among=AgentSettings))
     redis = session.redis(flags_of(given, prefix="redis_", among=RedisSettings))
-    from hami.nodeagent.process import run_agent
+    from hami.cli.agent_process import run
 
-    run_process(session, run_agent, settings, redis)
+    run_process(session, run, settings, redis)

@@ -107,10 +107,10 @@ def test_completion_offers_verbs_without_importing_them() -> None:
 import sys
 from click.shell_completion import BashComplete
 from hami.cli.main import cli
-found = [item.value for item in BashComplete(cli, {}, "hami", "_HAMI_COMPLETE").get_completions([], "s")]
+found = [item.value for item in BashComplete(cli, {}, "hami", "_HAMI_COMPLETE").get_completions([], "st")]
 print(found, "hami.cli.state" in sys.modules)
 """
-    assert probe(code).stdout.strip() == "['scheduler', 'state'] False"
+    assert probe(code).stdout.strip() == "['state'] False"
 
 
 # Settings
