@@ -84,11 +84,13 @@ def salvaged(body: bytes) -> tuple[str, str] | None:
 
 
 def decode_pod(raw: msgspec.Raw, place: str) -> Pod | None:
-    return _decoded(_pod, raw, place)
+    found: Pod | None = _decoded(_pod, raw, place)
+    return found
 
 
 def decode_binding(raw: msgspec.Raw, place: str) -> Binding | None:
-    return _decoded(_binding, raw, place)
+    found: Binding | None = _decoded(_binding, raw, place)
+    return found
 
 
 def _decoded(decoder: "msgspec.json.Decoder[Any]", raw: msgspec.Raw, place: str) -> Any:
