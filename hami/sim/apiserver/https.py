@@ -1,4 +1,4 @@
-"""One POST over HTTPS to a webhook. Failures come back in the words of Go's HTTP client, as users of the API see them."""
+"""POSTs over HTTPS to webhooks. Failures come back in the words of Go's HTTP client, as users of the API see them."""
 
 import ssl
 from functools import lru_cache
@@ -45,34 +45,69 @@ async def _connect(host: str, port: int, server_name: str, authority: str) -> By
         raise CallFailed(f"dial tcp {host}:{port}: connect: connection refused") from error
 
 
-async def _exchange(stream: ByteStream, request: bytes) -> tuple[int, bytes]:
+async def _exchange(stream: ByteStream, request: bytes) -> tuple[int, bytes, bool]:
+    """Status and body, and whether the connection may be used again."""
     answer = _Answer()
     parser = httptools.HttpResponseParser(answer)
     try:
         await stream.send(request)
         while not answer.complete:
             parser.feed_data(await stream.receive())
-    except (anyio.EndOfStream, anyio.BrokenResourceError, OSError) as error:
+    except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
         raise CallFailed("EOF") from error
     except httptools.HttpParserError as error:
         raise CallFailed(f"malformed HTTP response: {error}") from error
-    return parser.get_status_code(), bytes(answer.body)
+    return parser.get_status_code(), bytes(answer.body), parser.should_keep_alive()
 
 
-async def post(url: str, body: bytes, *, authority: str = "", address: tuple[str, int] | None = None) -> tuple[int, bytes]:
-    """Status and body of the answer. `address` overrides where the URL's host is reached (a Service)."""
-    parts = urlsplit(url)
-    server_name = parts.hostname or ""
-    host, port = address or (server_name, parts.port or 443)
-    target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-    head = (
-        f"POST {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: kube-apiserver-admission\r\n"
-        f"Content-Length: {len(body)}\r\nAccept: application/json, */*\r\nContent-Type: application/json\r\n"
-        "Connection: close\r\n\r\n"
-    )
-    stream = await _connect(host, port, server_name, authority)
-    try:
-        return await _exchange(stream, head.encode() + body)
-    finally:
-        with anyio.CancelScope(shield=True), anyio.move_on_after(0.2):
-            await stream.aclose()
+class Caller:
+    """Keeps connections for the next call: a TLS handshake costs more than a review."""
+
+    def __init__(self) -> None:
+        self._idle: dict[tuple[str, int, str, str], list[ByteStream]] = {}
+
+    async def post(
+        self, url: str, body: bytes, *, authority: str = "", address: tuple[str, int] | None = None
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer. `address` overrides where the URL's host is reached (a Service)."""
+        parts = urlsplit(url)
+        server_name = parts.hostname or ""
+        host, port = address or (server_name, parts.port or 443)
+        request = _head(parts.path or "/", parts.query, parts.netloc, len(body)) + body
+        place = (host, port, server_name, authority)
+        while kept := self._idle.get(place):
+            try:
+                return await self._once(place, kept.pop(), request)
+            except CallFailed:
+                continue  # the other side closed it while it was idle
+        return await self._once(place, await _connect(*place), request)
+
+    async def _once(self, place: tuple[str, int, str, str], stream: ByteStream, request: bytes) -> tuple[int, bytes]:
+        reusable = False
+        try:
+            status, answer, reusable = await _exchange(stream, request)
+        finally:
+            if reusable:
+                self._idle.setdefault(place, []).append(stream)
+            else:
+                await _close(stream)
+        return status, answer
+
+    async def aclose(self) -> None:
+        for streams in self._idle.values():
+            for stream in streams:
+                await _close(stream)
+        self._idle.clear()
+
+
+async def _close(stream: ByteStream) -> None:
+    with anyio.CancelScope(shield=True), anyio.move_on_after(0.2):
+        await stream.aclose()
+
+
+def _head(path: str, query: str, host: str, length: int) -> bytes:
+    target = f"{path}?{query}" if query else path
+    return (
+        f"POST {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: kube-apiserver-admission\r\n"
+        f"Content-Length: {length}\r\nAccept: application/json, */*\r\nContent-Type: application/json\r\n\r\n"
+    ).encode()
