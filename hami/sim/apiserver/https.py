@@ -19,6 +19,11 @@ class _Answer:
     def __init__(self) -> None:
         self.body = bytearray()
         self.complete = False
+        self.reusable = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"connection" and value.lower() == b"close":
+            self.reusable = False
 
     def on_body(self, data: bytes) -> None:
         self.body += data
@@ -57,7 +62,7 @@ async def _exchange(stream: ByteStream, request: bytes) -> tuple[int, bytes, boo
         raise CallFailed("EOF") from error
     except httptools.HttpParserError as error:
         raise CallFailed(f"malformed HTTP response: {error}") from error
-    return parser.get_status_code(), bytes(answer.body), parser.should_keep_alive()
+    return parser.get_status_code(), bytes(answer.body), answer.reusable
 
 
 class Caller:
