@@ -6,10 +6,10 @@ from typing import Any
 
 from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, StaleFence, StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
-from hami.events.codec import decode_record, encode_envelope
+from hami.events.backoff import Backoff
+from hami.events.codec import check_entities, decode_record, encode_envelope
 from hami.events.envelope import START, Envelope, Position
 from hami.events.log import Appended, Duplicate, Fence, Record
-from hami.events.redis.backoff import Backoff
 from hami.events.redis.client import Arg, Client, text
 
 BATCH = 1000
@@ -62,6 +62,7 @@ class RedisLog:
         feeds: Sequence[bool] = (),
     ) -> tuple[list[str], list[Arg]]:
         """Keys and arguments of one `hami_append` call, for whoever pipelines several. Call `incarnation` once before."""
+        check_entities(entities)
         names = self._keys
         keys = [names.incarnation, names.log, names.producers, names.versions, names.g]
         first = envelopes[0]
