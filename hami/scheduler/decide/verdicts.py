@@ -4,6 +4,7 @@ The verdict of a request shape is kept and only rows changed since are looked at
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,7 @@ from hami.scheduler.decide.fit import Question
 from hami.scheduler.decide.planes import Bools, Entry, Ints, Planes, View
 from hami.vendors.constraints import Wishes
 
+Memory = Ints | np.int64
 Texts = npt.NDArray[np.object_]
 
 _SHAPES_KEPT: Final = 256
@@ -73,7 +75,7 @@ def may_fit(planes: Planes, ask: Question, rows: Ints | None) -> Bools:
     """False only where the exact fit would say no: every request against the untouched node, and all steady ones together."""
     view = planes.at(rows)
     possible: Bools = (planes.refusal[: len(planes.names)] if rows is None else planes.refusal[rows]) == 0
-    steady: list[tuple[DeviceRequest, Ints, Bools]] = []
+    steady: list[tuple[DeviceRequest, Memory, Bools]] = []
     for container in ask.request.containers:
         for asked in container.requests:
             memory, passing = _passing(planes, view, rows, asked, ask)
@@ -86,13 +88,13 @@ def may_fit(planes: Planes, ask: Question, rows: Ints | None) -> Bools:
     return possible
 
 
-def _together(view: View, steady: Sequence[tuple[DeviceRequest, Ints, Bools]]) -> Bools:
+def _together(view: View, steady: Sequence[tuple[DeviceRequest, Memory, Bools]]) -> Bools:
     """How many shares the cards could bear if all were as small as the smallest; MIG cards bear any number here."""
-    memory = np.minimum.reduce([each[1] for each in steady])
+    memory: Memory = reduce(np.minimum, [each[1] for each in steady])
     cores = min(min(each[0].cores, 100) for each in steady)
     passing = np.logical_or.reduce([each[2] for each in steady])
     bears = np.minimum(view.free_slots, len(steady))
-    np.minimum(bears, view.free_memory // np.maximum(memory, 1), out=bears, where=memory > 0)
+    bears = np.where(memory > 0, np.minimum(bears, view.free_memory // np.maximum(memory, 1)), bears)
     if cores > 0:
         np.minimum(bears, view.free_cores // cores, out=bears)
     enough = np.where(passing, bears, 0).sum(axis=0) >= sum(each[0].count for each in steady)
@@ -105,12 +107,17 @@ def _count(cards: Bools) -> Ints:
     return counted
 
 
-def _passing(planes: Planes, view: View, rows: Ints | None, asked: DeviceRequest, ask: Question) -> tuple[Ints, Bools]:
+def _passing(planes: Planes, view: View, rows: Ints | None, asked: DeviceRequest, ask: Question) -> tuple[Memory, Bools]:
     wishes = ask.wishes[asked.vendor]
     memory = memory_of(view, asked)
     cores = min(asked.cores, 100)
-    passing = (view.vendor == planes.words[asked.vendor]) & view.healthy & ~view.cordoned
-    passing &= (view.free_slots > 0) & (view.free_memory >= memory) & (view.free_cores >= cores)
+    passing = (view.vendor == planes.words[asked.vendor]) & view.ready
+    passing &= view.free_slots > 0
+    passing &= view.free_memory >= memory
+    if cores > 0:
+        passing &= view.free_cores >= cores
+    else:
+        passing &= (view.free_cores > 0) | ((view.cores == 0) & (view.free_cores == 0))
     if _picky_types(wishes):
         passing &= planes.kinds_that_fit(wishes)[view.kind]
     if _picky_uuids(wishes):
@@ -119,17 +126,14 @@ def _passing(planes: Planes, view: View, rows: Ints | None, asked: DeviceRequest
         passing &= view.used <= 0
     if cores == 100:
         passing &= ~((view.cores == 100) & (view.used > 0))
-    if cores == 0:
-        passing &= ~((view.cores != 0) & (view.free_cores == 0))
     return memory, passing
 
 
-def memory_of(view: View, asked: DeviceRequest) -> Ints:
-    if asked.memory > 0:
-        return np.full(view.memory.shape, asked.memory, np.int64)
-    if asked.memory_percent is None:
-        return np.zeros(view.memory.shape, np.int64)
-    return view.memory * asked.memory_percent // 100
+def memory_of(view: View, asked: DeviceRequest) -> Memory:
+    """MiB on every card: one number, or a plane where a percentage of each card is asked."""
+    if asked.memory > 0 or asked.memory_percent is None:
+        return np.int64(asked.memory)
+    return view.memory.astype(np.int64) * asked.memory_percent // 100
 
 
 def named(planes: Planes, view: View, rows: Ints | None, wishes: Wishes) -> Bools:
