@@ -131,8 +131,7 @@ class _Search:
             if isinstance(verdict, Fit):
                 return name, score, verdict
             pull[row], self.open[row] = worst, False
-            if not self.asked.budgets:
-                self.entry.mask[row] = False
+            self.entry.mask[row] = False
         if self.own is None or self.own_fit is None:
             return None
         return self.own.name, node_score(self.own.devices), self.own_fit

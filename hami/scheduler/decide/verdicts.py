@@ -14,14 +14,15 @@ from hami.domain.reasons import Reason
 from hami.domain.request import ContainerKind, DeviceRequest
 from hami.scheduler.decide.fit import Question
 from hami.scheduler.decide.planes import Bools, Entry, Ints, Planes, View
+from hami.scheduler.decide.quota import Budget
 from hami.vendors.constraints import Wishes
 
 Memory = Ints | np.int64
 Texts = npt.NDArray[np.object_]
 
 _SHAPES_KEPT: Final = 256
-_LARGEST_BASE: Final = 52
-"""A node's cards are counted in 11 digits of one 63-bit number; nodes with more cards are explained by the exact fit."""
+_LARGEST_BASE: Final = 38
+"""A node's cards are counted in 12 digits of one 63-bit number; nodes with more cards are explained by the exact fit."""
 _CHECKS: Final = (
     Reason.CARD_NOT_HEALTHY,
     Reason.CARD_CORDONED,
@@ -29,6 +30,7 @@ _CHECKS: Final = (
     Reason.CARD_UUID_MISMATCH,
     Reason.CARD_TIME_SLICING_EXHAUSTED,
     Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+    Reason.RESOURCE_QUOTA_NOT_FIT,
     Reason.CARD_INSUFFICIENT_MEMORY,
     Reason.CARD_INSUFFICIENT_CORE,
     Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
@@ -37,9 +39,9 @@ _CHECKS: Final = (
 
 
 def shape_of(ask: Question) -> Hashable:
-    """All that a verdict depends on besides the nodes. Quotas are left out: they are asked by the exact fit."""
+    """All that a verdict depends on besides the nodes: what is asked, how, and what the namespace may still take."""
     containers = tuple((each.kind, each.requests) for each in ask.request.containers if each.requests)
-    return (containers, ask.policy, tuple(ask.wishes.values()))
+    return (containers, ask.policy, tuple(ask.wishes.values()), tuple(ask.budgets.items()))
 
 
 def entry_of(planes: Planes, ask: Question) -> Entry:
@@ -75,6 +77,8 @@ def may_fit(planes: Planes, ask: Question, rows: Ints | None) -> Bools:
     """False only where the exact fit would say no: every request against the untouched node, and all steady ones together."""
     view = planes.at(rows)
     possible: Bools = (planes.refusal[: len(planes.names)] if rows is None else planes.refusal[rows]) == 0
+    if not within_quota(ask):
+        return np.zeros(len(possible), np.bool_)
     steady: list[tuple[DeviceRequest, Memory, Bools]] = []
     for container in ask.request.containers:
         for asked in container.requests:
@@ -86,6 +90,22 @@ def may_fit(planes: Planes, ask: Question, rows: Ints | None) -> Bools:
         for word in {asked.vendor for asked, _, _ in steady}:
             possible = possible & _together(view, [each for each in steady if each[0].vendor == word])
     return possible
+
+
+def within_quota(ask: Question) -> bool:
+    """False when the pod's fixed sizes alone exceed what its namespace may still take, wherever it would go."""
+    for word, budget in ask.budgets.items():
+        memory = cores = 0
+        for container in ask.request.containers:
+            own = [each for each in container.requests if each.vendor == word]
+            asked_memory = sum(each.memory * each.count for each in own)
+            asked_cores = sum(min(each.cores, 100) * each.count for each in own)
+            if container.kind is not ContainerKind.INIT:
+                memory, cores = memory + asked_memory, cores + asked_cores
+                asked_memory, asked_cores = memory, cores
+            if own and not budget.fits(asked_memory, asked_cores):
+                return False
+    return True
 
 
 def _together(view: View, steady: Sequence[tuple[DeviceRequest, Memory, Bools]]) -> Bools:
@@ -126,7 +146,15 @@ def _passing(planes: Planes, view: View, rows: Ints | None, asked: DeviceRequest
         passing &= view.used <= 0
     if cores == 100:
         passing &= ~((view.cores == 100) & (view.used > 0))
+    if (budget := ask.budgets.get(asked.vendor)) is not None:
+        passing &= _affordable(budget, memory, cores)
     return memory, passing
+
+
+def _affordable(budget: Budget, memory: Memory, cores: int) -> Bools:
+    """May the namespace still take one such card?"""
+    fits = np.asarray(budget.cores is None or cores <= budget.cores)
+    return fits if budget.memory is None else np.asarray(fits & (memory <= budget.memory))
 
 
 def memory_of(view: View, asked: DeviceRequest) -> Memory:
@@ -159,20 +187,17 @@ def _picky_uuids(wishes: Wishes) -> bool:
 
 
 def reasons_at(planes: Planes, ask: Question, entry: Entry, rows: Ints, exactly: Callable[[str], str]) -> list[str]:
-    """Why each of these rows does not fit. Texts of unchanged rows are remembered unless a quota limits this namespace."""
+    """Why each of these rows does not fit. Texts of unchanged rows are remembered."""
     used = len(planes.names)
     if len(entry.reasons) != used:
         texts, clock = np.full(used, None, np.object_), np.full(used, -1, np.int64)
         texts[: len(entry.reasons)], clock[: len(entry.reasons)] = entry.reasons, entry.reason_clock
         entry.reasons, entry.reason_clock = texts, clock
-    missing = rows if ask.budgets else rows[entry.reason_clock[rows] < planes.stamp[rows]]
+    missing = rows[entry.reason_clock[rows] < planes.stamp[rows]]
     if len(missing):
         found = np.full(used, None, np.object_)
-        left = missing if ask.budgets else _explain(planes, ask, missing, found)
-        for row in left:
+        for row in _explain(planes, ask, missing, found):
             found[row] = exactly(planes.names[row])
-        if ask.budgets:
-            return list(found[rows])
         entry.reasons[missing] = found[missing]
         entry.reason_clock[missing] = planes.stamp[missing]
     return list(entry.reasons[rows])
@@ -180,14 +205,29 @@ def reasons_at(planes: Planes, ask: Question, entry: Entry, rows: Ints, exactly:
 
 def _explain(planes: Planes, ask: Question, rows: Ints, found: Texts) -> Ints:
     """Texts of rows that fail at a container which still sees the untouched node; returns the rows left to the exact fit."""
+    first = True
     for container in ask.request.containers:
         for asked in container.requests:
-            if ask.wishes[asked.vendor].numa_bind or not len(rows):
+            if ask.wishes[asked.vendor].numa_bind or not len(rows) or _quota_walks(planes, ask, asked, first=first):
                 return rows
             rows = _explain_one(planes, ask, asked, rows, found)
+        first = first and not container.requests
         if container.requests and container.kind is not ContainerKind.INIT:
             return rows
     return rows
+
+
+def _quota_walks(planes: Planes, ask: Question, asked: DeviceRequest, *, first: bool) -> bool:
+    """Does it depend on the walk which cards the quota refuses? Not when it refuses none, or each card by itself."""
+    budget = ask.budgets.get(asked.vendor)
+    if budget is None or (first and asked.count == 1):
+        return False
+    cores = min(asked.cores, 100)
+    sized = asked.memory > 0 or asked.memory_percent is None
+    if first and sized and not budget.fits(asked.memory, cores):
+        return False
+    largest = asked.memory or int(planes.view.memory.max()) * (asked.memory_percent or 0) // 100
+    return not (first and budget.fits(largest * asked.count, cores * asked.count))
 
 
 def _explain_one(planes: Planes, ask: Question, asked: DeviceRequest, rows: Ints, found: Texts) -> Ints:
@@ -213,6 +253,8 @@ def _first_failing(planes: Planes, view: View, rows: Ints, asked: DeviceRequest,
     """Per card the number of the first check it fails, in the order of the exact walk; `len(_CHECKS)` when it passes."""
     wishes = ask.wishes[asked.vendor]
     cores = min(asked.cores, 100)
+    memory = memory_of(view, asked)
+    budget = ask.budgets.get(asked.vendor)
     never = np.zeros(view.vendor.shape, np.bool_)
     fails = (
         ~view.healthy,
@@ -221,14 +263,15 @@ def _first_failing(planes: Planes, view: View, rows: Ints, asked: DeviceRequest,
         ~named(planes, view, rows, wishes) if _picky_uuids(wishes) else never,
         view.free_slots <= 0,
         view.used > 0 if ask.mutex else never,
-        view.free_memory < memory_of(view, asked),
+        never if budget is None else ~_affordable(budget, memory, cores),
+        view.free_memory < memory,
         view.free_cores < cores,
         (view.cores == 100) & (view.used > 0) if cores == 100 else never,
         (view.cores != 0) & (view.free_cores == 0) if cores == 0 else never,
     )
     codes = np.full(view.vendor.shape, len(fails), np.int64)
     for number in range(len(fails) - 1, -1, -1):
-        codes[fails[number]] = number
+        codes[np.broadcast_to(fails[number], codes.shape)] = number
     return codes
 
 
