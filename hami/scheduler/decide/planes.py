@@ -43,13 +43,15 @@ class View(NamedTuple):
     free_memory: Numbers
     cores: Numbers
     free_cores: Numbers
+    numa: Numbers
+    index: Numbers
     healthy: Bools
     cordoned: Bools
     mig: Bools
     ready: Bools
 
 
-_NUMBERS: Final = 8
+_NUMBERS: Final = 10
 _FLAGS: Final = 4
 
 
@@ -184,6 +186,8 @@ class Planes:
             device.memory - used.memory,
             device.cores,
             device.cores - used.cores,
+            device.numa,
+            device.index,
         )
 
     def _forget_uuids(self, row: int) -> None:

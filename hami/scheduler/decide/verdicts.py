@@ -15,6 +15,7 @@ from hami.domain.request import ContainerKind, DeviceRequest
 from hami.scheduler.decide.fit import Question
 from hami.scheduler.decide.planes import Bools, Entry, Ints, Planes, View
 from hami.scheduler.decide.quota import Budget
+from hami.scheduler.decide.walks import affordable, refuse_by_quota, walk_order
 from hami.vendors.constraints import Wishes
 
 Memory = Ints | np.int64
@@ -36,6 +37,8 @@ _CHECKS: Final = (
     Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
     Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
 )
+
+_QUOTA: Final = _CHECKS.index(Reason.RESOURCE_QUOTA_NOT_FIT)
 
 
 def shape_of(ask: Question) -> Hashable:
@@ -217,16 +220,20 @@ def _explain(planes: Planes, ask: Question, rows: Ints, found: Texts) -> Ints:
     return rows
 
 
+def _one_size(asked: DeviceRequest) -> bool:
+    """Is it the same memory on every card?"""
+    return asked.memory > 0 or asked.memory_percent is None
+
+
 def _quota_walks(planes: Planes, ask: Question, asked: DeviceRequest, *, first: bool) -> bool:
-    """Does it depend on the walk which cards the quota refuses? Not when it refuses none, or each card by itself."""
+    """Must the exact fit say which cards the quota refuses? Not where one size, one card or a loose quota makes it plain."""
     budget = ask.budgets.get(asked.vendor)
     if budget is None or (first and asked.count == 1):
         return False
     cores = min(asked.cores, 100)
-    sized = asked.memory > 0 or asked.memory_percent is None
-    if first and sized and not budget.fits(asked.memory, cores):
+    if first and _one_size(asked):
         return False
-    largest = asked.memory or int(planes.view.memory.max()) * (asked.memory_percent or 0) // 100
+    largest = int(planes.view.memory.max()) * (asked.memory_percent or 0) // 100
     return not (first and budget.fits(largest * asked.count, cores * asked.count))
 
 
@@ -238,7 +245,12 @@ def _explain_one(planes: Planes, ask: Question, asked: DeviceRequest, rows: Ints
         return rows
     own = view.vendor == planes.words[asked.vendor]
     codes = _first_failing(planes, view, rows, asked, ask)
-    sure = (_count(own & (codes == len(_CHECKS))) < asked.count) & ~(own & view.mig).any(axis=0)
+    cut = (own & view.mig).any(axis=0)
+    budget = ask.budgets.get(asked.vendor)
+    if budget is not None and 0 < (taken := affordable(budget, asked)) < asked.count and _one_size(asked):
+        order = walk_order(planes, view, ask, asked)
+        codes, own = refuse_by_quota(codes, own, order, taken=taken, passing=len(_CHECKS), quota=_QUOTA)
+    sure = (_count(own & (codes == len(_CHECKS))) < asked.count) & ~cut
     if sure.any():
         weights = np.array([base**digit for digit in range(len(_CHECKS) + 1)], np.int64)
         packed = np.where(own, weights[codes], 0).sum(axis=0)[sure]
