@@ -70,6 +70,15 @@ async def offered(api: InMemoryApi, capacity: str, allocatable: str) -> None:
     await wait_until(seen, f"{capacity} devices, {allocatable} allocatable")
 
 
+async def connected(kubelet: SimKubelet, world: World) -> None:
+    """The agent of this life is listened to, whatever the node object still says of an earlier one."""
+
+    def seen() -> bool:
+        return bool(world.agent.plugin.streams) and kubelet.books.capacity().get(RESOURCE) == (20, 20)
+
+    await wait_until(seen, "the kubelet to listen to this agent")
+
+
 async def running(api: InMemoryApi, name: str) -> None:
     await wait_until(lambda: api.status(name).get("phase") == "Running", f"{name} to run")
 
@@ -123,6 +132,21 @@ async def test_allocate_is_tied_to_its_container_afterwards(world: World, api: I
         "",
     )
     assert len(event.device_ids) == 1
+
+
+async def test_a_container_is_told_of_once_also_after_a_restart_of_the_agent(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+) -> None:
+    store = MemoryStore()
+    voice = LogVoice(store)
+    for life in range(2):
+        async with agent_on(folder, backend, store=store) as world:
+            await connected(kubelet, world)
+            made = api.create(pod(f"pod-{life}", container()), node="node-1")
+            wanted = reservation(made["metadata"]["uid"], UUIDS[:1], name=f"r-{life}")
+            await voice.say(AllocationReserved(reservation=wanted))
+            await wait_until(lambda: world.publisher.of(AllocationPrepared), "prepared")
+            assert [event.reservation for event in world.publisher.of(AllocationPrepared)] == [f"r-{life}"]
 
 
 async def test_a_difference_between_reserved_and_served_is_reported(world: World, api: InMemoryApi) -> None:
@@ -226,7 +250,7 @@ async def test_a_restart_of_the_agent_launders_no_fault(kubelet: SimKubelet, fol
         await offered(api, "20", "10")
         epoch = world.agent.memory.state.epoch
     async with agent_on(folder, SimulatedBackend(cards)) as again:
-        await wait_until(lambda: again.agent.link.registered, "the second registration")
+        await wait_until(lambda: again.agent.plugin.streams, "the kubelet to listen to this agent")
         await offered(api, "20", "10")
         [event] = again.publisher.of(NodeRegistered)
         assert [device.health for device in event.devices] == [Health.UNHEALTHY, Health.HEALTHY]
@@ -290,8 +314,7 @@ async def test_the_library_is_mounted_read_only_with_a_folder_that_no_other_has(
     folders = set()
     for life in range(2):
         async with agent_on(folder, backend) as world:
-            await wait_until(lambda: world.agent.link.registered, "registration")
-            await offered(api, "20", "20")
+            await connected(kubelet, world)
             api.create(pod(f"pod-{life}", container()), node="node-1")
             await running(api, f"pod-{life}")
             view = kubelet.runtime.view(f"pod-{life}", "main")
