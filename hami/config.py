@@ -153,8 +153,12 @@ def load(
     file: str | None,
     env: Mapping[str, str],
     flags: Mapping[str, object] | None = None,
+    flag_prefix: str = "",
 ) -> tuple[S, Mapping[str, str]]:
-    """Settings of one table and the source of each field. Raises InvalidInput."""
+    """Settings of one table and the source of each field. Raises InvalidInput.
+
+    `flag_prefix` is what the command line puts before this table's options (`redis-`), for naming the source.
+    """
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
     if file:
@@ -166,7 +170,7 @@ def load(
             values[field.name], sources[field.name] = env[variable], variable
     for name, flag in (flags or {}).items():
         if flag is not None:
-            values[name], sources[name] = flag, f"--{name.replace('_', '-')}"
+            values[name], sources[name] = flag, f"--{flag_prefix}{name.replace('_', '-')}"
     settings = _convert(kind, table, values, sources)
     return settings, {field.name: sources.get(field.name, "default") for field in msgspec.structs.fields(kind)}
 

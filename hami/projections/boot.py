@@ -1,11 +1,16 @@
 """Where to start reading: the newest checkpoint that still holds, else an older one, else the beginning of the log."""
 
+from typing import Final
+
 from hami.domain.errors import InvalidInput
 from hami.events.envelope import START, Position
 from hami.events.log import Checkpoints, Log
 from hami.projections.checkpoint import SCHEMA, decode_state
 from hami.projections.folds.cluster import new_cluster
 from hami.projections.folds.state import ClusterState
+
+FOLD: Final = "cluster"
+"""Name of the cluster fold's checkpoints."""
 
 
 async def stands(log: Log, position: Position, previous: Position) -> bool:
@@ -24,7 +29,7 @@ async def stands(log: Log, position: Position, previous: Position) -> bool:
 
 
 async def newest_state(
-    log: Log, checkpoints: Checkpoints, *, incarnation: str, fold: str, not_after: int | None = None
+    log: Log, checkpoints: Checkpoints, *, incarnation: str, fold: str = FOLD, not_after: int | None = None
 ) -> ClusterState:
     """The state to replay from. A checkpoint counts if incarnation and schema match, it can be read, and its entry stands."""
     for position, saved_incarnation, schema, raw in await checkpoints.load(fold):

@@ -21,7 +21,7 @@ from hami.domain.cluster import ClusterSnapshot
 from hami.domain.errors import HamiError, StoreUnavailable, StoreUnsafe
 from hami.events.envelope import START, Position
 from hami.events.log import Checkpoints, Log, Record
-from hami.projections.boot import newest_state, stands
+from hami.projections.boot import FOLD, newest_state, stands
 from hami.projections.checkpoint import SCHEMA, encode_state
 from hami.projections.folds.cluster import apply, new_cluster, snapshot
 from hami.projections.folds.errors import LogRewritten
@@ -30,7 +30,6 @@ from hami.projections.folds.state import ClusterState
 T = TypeVar("T")
 OnChange = Callable[[Sequence[str]], None]
 
-FOLD: Final = "cluster"
 CLOSING_S: Final = 2.0
 """How long closing waits for its last checkpoint."""
 
@@ -127,7 +126,6 @@ class LiveView:
                 await self._follow()
                 if not self.broken:
                     self.rollbacks += 1
-                    _log.warning("view.rolled_back", g=self.position.g, entry=self.position.entry)
                     await self._boot()
         finally:
             with anyio.move_on_after(CLOSING_S, shield=True):
@@ -136,7 +134,12 @@ class LiveView:
     async def _boot(self) -> None:
         """Take the newest state that stands; wait for the store as long as it is away."""
         self._target = self.confirmed_at = None
-        state, head = await self._patiently(self._load)
+        try:
+            state, head = await self._patiently(self._load)
+        except HamiError as failure:
+            self._break(failure)
+            return
+        _log.info("view.booted", g=state.position.g, head=head.g, rollbacks=self.rollbacks)
         gone = [name for name in self._state.nodes if name not in state.nodes]
         state.touched.update(dict.fromkeys(gone))
         self._state, self._target, self._saved = state, head, state.position
