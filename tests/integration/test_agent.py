@@ -244,17 +244,15 @@ async def test_a_lost_card_stays_in_the_set_and_takes_no_other_with_it(
 async def test_a_restart_of_the_agent_launders_no_fault(kubelet: SimKubelet, folder: Path, api: InMemoryApi) -> None:
     cards = simulated_cards(2)
     first = SimulatedBackend(cards)
-    async with agent_on(folder, first) as world:
+    async with agent_on(folder, first):
         await offered(api, "20", "20")
         first.strike(UUIDS[0], 79)
         await offered(api, "20", "10")
-        epoch = world.agent.memory.state.epoch
     async with agent_on(folder, SimulatedBackend(cards)) as again:
         await wait_until(lambda: again.agent.plugin.streams, "the kubelet to listen to this agent")
         await offered(api, "20", "10")
         [event] = again.publisher.of(NodeRegistered)
         assert [device.health for device in event.devices] == [Health.UNHEALTHY, Health.HEALTHY]
-        assert again.agent.memory.state.epoch == epoch + 1
         assert again.publisher.of(DeviceHealthChanged) == []
 
 
@@ -296,12 +294,18 @@ async def test_a_handshake_is_answered_with_the_digest_of_what_was_told(world: W
     [answer] = world.publisher.of(HandshakeReported)
     [told] = world.publisher.of(NodeRegistered)
     assert (answer.nonce, answer.digest) == ("n-1", device_set_digest(told.devices))
-    assert answer.epoch == world.agent.memory.state.epoch
+    assert (answer.epoch, world.publisher.resent) == (7, [])
+
+
+async def test_what_the_log_has_not_seen_is_sent_again_when_it_asks(world: World) -> None:
+    await LogVoice(world.store).say(HandshakeRequested(nonce="n-1", why="gap", seen_epoch=6, seen_seq=41))
+    await wait_until(lambda: world.publisher.of(HandshakeReported), "the answer")
+    assert world.publisher.resent == [(6, 41)]
 
 
 async def test_the_agent_keeps_its_lease(world: World) -> None:
     [epoch] = (await world.store.leases.alive(["node-1"])).values()
-    assert epoch == str(world.agent.memory.state.epoch)
+    assert epoch == "7"
 
 
 async def test_the_library_is_mounted_read_only_with_a_folder_that_no_other_has(

@@ -104,12 +104,13 @@ async def test_a_listening_kubelet_is_left_alone(folder: Path) -> None:
 
 
 async def test_a_stop_is_not_held_up_by_an_open_stream(folder: Path) -> None:
-    plugin, lists = ScriptedPlugin(folder / "nvidia-gpu.sock"), []  # type: ignore[var-annotated]
+    plugin = ScriptedPlugin(folder / "nvidia-gpu.sock")
+    lists: list[dict[str, bool]] = []
     await plugin.start()
     endpoint = Endpoint(RESOURCE, plugin.socket)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(endpoint.listen, lists.append)
-        await wait_until(lambda: lists, "the first list")
+        await wait_until(lambda: len(lists) == 1, "the first list")
         plugin.board.mark(CARDS[0], healthy=False)
         await wait_until(lambda: len(lists) == 2, "the second list")
         began = anyio.current_time()

@@ -16,6 +16,7 @@ from hami.events.catalog.union import Event
 from hami.events.codec import seal
 from hami.events.log import Draft
 from hami.events.memory import MemoryStore
+from hami.events.outbox import OutboxState
 from hami.nodeagent.app import Agent, AgentTiming, run_agent
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.health import HealthTiming
@@ -38,6 +39,11 @@ class RecordingPublisher:
 
     def __init__(self) -> None:
         self.events: list[tuple[Event, str]] = []
+        self.resent: list[tuple[int, int]] = []
+        self.state = OutboxState(epoch=7, backlog=0, dropped=0, delivered=0, stuck_for_s=0.0)
+
+    def resend(self, epoch: int, seq: int) -> None:
+        self.resent.append((epoch, seq))
 
     def publish(self, event: Event, *, subject: str = "") -> None:
         self.events.append((event, subject))
