@@ -1,5 +1,6 @@
 """The agent on a kubelet: what pods get, what the cluster is told, and what happens when either side falls over."""
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from hami.nodeagent.decide.faults import FaultKind as Seen
 from hami.nodeagent.podresources import read_checkpoint
 from hami.sim.kubelet.api import InMemoryApi
 from hami.sim.kubelet.node import SimKubelet
-from tests.support.agents import LogVoice, World, agent_on, reservation, settings_for
+from tests.support.agents import LogVoice, StoreAway, World, agent_on, reservation, settings_for
 from tests.support.plugins import RESOURCE, container, kubelet_on, pod, socket_folder
 from tests.support.waiting import wait_until
 
@@ -301,6 +302,34 @@ async def test_what_the_log_has_not_seen_is_sent_again_when_it_asks(world: World
     await LogVoice(world.store).say(HandshakeRequested(nonce="n-1", why="gap", seen_epoch=6, seen_seq=41))
     await wait_until(lambda: world.publisher.of(HandshakeReported), "the answer")
     assert world.publisher.resent == [(6, 41)]
+
+
+async def test_without_a_checkpoint_running_containers_are_found_by_name_and_nothing_is_thrown_away(
+    world: World, kubelet: SimKubelet, folder: Path, api: InMemoryApi
+) -> None:
+    made = api.create(pod("pod", container()), node="node-1")
+    await running(api, "pod")
+    (kubelet.plugin_dir / "kubelet_internal_checkpoint").write_text("not one")
+    cache = folder / "hooks/vgpu/containers/allocate-99"
+    cache.mkdir(parents=True)
+    os.utime(cache, (0, 0))
+    await LogVoice(world.store).say(AllocationReserved(reservation=reservation(made["metadata"]["uid"], UUIDS[:1])))
+    await wait_until(lambda: world.publisher.of(AllocationPrepared), "prepared")
+    [event] = world.publisher.of(AllocationPrepared)
+    assert (event.owner_uid, event.container, len(event.device_ids)) == (made["metadata"]["uid"], "main", 1)
+    assert cache.exists()
+
+
+async def test_a_store_that_is_away_takes_nothing_from_the_kubelet(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+) -> None:
+    async with agent_on(folder, backend, store=StoreAway()):
+        await offered(api, "20", "20")
+        backend.strike(UUIDS[0], 79)
+        await offered(api, "20", "10")
+        api.create(pod("pod", container(env=REFERENCE), notes={DEVICES: UUIDS[1]}), node="node-1")
+        await running(api, "pod")
+        assert seen_by(kubelet, "pod") == (UUIDS[1],)
 
 
 async def test_the_agent_keeps_its_lease(world: World) -> None:
