@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from hami.cli.exits import NotInitialised
 from hami.cli.session import Session
+from hami.config import RedisSettings
 from hami.events.store import Store
 
 if TYPE_CHECKING:
-    from hami.config import RedisSettings
     from hami.events.redis.client import Client
 
 
-def client_for(settings: "RedisSettings") -> "Client":
+def client_for(settings: RedisSettings) -> "Client":
     """A client with the time limits of the settings. Nothing is connected yet."""
     from hami.events.redis.client import Client
 

@@ -126,7 +126,6 @@ class LiveView:
                 await self._follow()
                 if not self.broken:
                     self.rollbacks += 1
-                    _log.warning("view.rolled_back", g=self.position.g, entry=self.position.entry)
                     await self._boot()
         finally:
             with anyio.move_on_after(CLOSING_S, shield=True):
@@ -135,7 +134,12 @@ class LiveView:
     async def _boot(self) -> None:
         """Take the newest state that stands; wait for the store as long as it is away."""
         self._target = self.confirmed_at = None
-        state, head = await self._patiently(self._load)
+        try:
+            state, head = await self._patiently(self._load)
+        except HamiError as failure:
+            self._break(failure)
+            return
+        _log.info("view.booted", g=state.position.g, head=head.g, rollbacks=self.rollbacks)
         gone = [name for name in self._state.nodes if name not in state.nodes]
         state.touched.update(dict.fromkeys(gone))
         self._state, self._target, self._saved = state, head, state.position

@@ -1,4 +1,4 @@
-"""What the simulated kubelet and kube-scheduler need of the API, over the real client: any API server will do, ours or a real one."""
+"""What simulated kubelets and kube-schedulers need of the API, over the real client: any API server will do."""
 
 import random
 from collections.abc import AsyncIterator, Mapping

@@ -27,7 +27,8 @@ class WireProfile(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int = msgspec.field(name="memoryMB")
     core: int
     slice_count: int = msgspec.field(name="sliceCount")
-    placements: tuple[WirePlacement, ...]
+    placements: tuple[WirePlacement, ...] | None
+    """None where the member is missing: it is written back as null, as HAMi does."""
 
 
 class WireDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -119,12 +120,13 @@ def _wire_profile(raw: object, where: str) -> WireProfile:
     for number, each in enumerate(members.get("placements", ())):
         at = _members(each if each is not None else {}, _PLACEMENT_MEMBERS, f"{where}, placement {number}")
         places.append(WirePlacement(at.get("start", 0), at.get("size", 0)))
+    found = tuple(places) if "placements" in members else None
     return WireProfile(
         name=members.get("name", ""),
         memory_mb=members.get("memorymb", 0),
         core=members.get("core", 0),
         slice_count=members.get("slicecount", 0),
-        placements=tuple(places),
+        placements=found,
     )
 
 
@@ -240,7 +242,7 @@ def devices_from(
                     MiB(p.memory_mb),
                     CorePercent(p.core),
                     p.slice_count,
-                    tuple(MigPlacement(at.start, at.size) for at in p.placements),
+                    tuple(MigPlacement(at.start, at.size) for at in p.placements or ()),
                 )
                 for p in each.mig_profiles
             ),

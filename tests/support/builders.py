@@ -1,6 +1,10 @@
 """Things to test with: devices, registrations, reservations, records. Every argument has a plain default."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
 
 from hami.domain.allocation import ContainerShares, DeviceShare, PodOwner, Reservation
 from hami.domain.device import Device, Health, MigPlacement, MigSlice
@@ -20,6 +24,8 @@ from hami.events.catalog.union import Event, entities_of
 from hami.events.codec import seal
 from hami.events.envelope import START, Envelope, Position
 from hami.events.log import Draft, Record, Undecodable, Unknown
+
+E = TypeVar("E", bound=Event)
 
 FIRST_MS = 1_700_000_000_000
 """When the records built here begin, by the store's clock."""
@@ -199,3 +205,31 @@ def again(records: Sequence[Record], *, after: int) -> tuple[Record, ...]:
 def _unreadable(event: Unknown | Undecodable, *, producer: str, epoch: int, seq: int, node: str) -> Envelope:
     envelope = an_envelope(a_node_registered(), producer=producer, epoch=epoch, seq=seq, node=node)
     return Envelope(id=envelope.id, type=event.type, producer=producer, epoch=epoch, seq=seq, node=node, data=envelope.data)
+
+
+def an_example_of(kind: type[E]) -> E:
+    """Any event type, every field filled with something of its kind."""
+    return msgspec.convert(_example(inspect.type_info(kind)), kind)
+
+
+def _example(kind: inspect.Type) -> Any:
+    match kind:
+        case inspect.StructType(fields=fields, tag_field=tag_field, tag=tag):
+            made = {each.encode_name: _example(each.type) for each in fields}
+            return made if tag_field is None else {tag_field: tag, **made}
+        case inspect.EnumType(cls=cls):
+            return next(iter(cls)).value
+        case inspect.VarTupleType(item_type=item):
+            return [_example(item)]
+        case inspect.DictType(key_type=key, value_type=value):
+            return {_example(key): _example(value)}
+        case inspect.UnionType(types=types):
+            return _example(types[0])
+        case inspect.IntType():
+            return 7
+        case inspect.FloatType():
+            return 0.5
+        case inspect.BoolType():
+            return True
+        case _:
+            return None if isinstance(kind, inspect.NoneType) else "word"

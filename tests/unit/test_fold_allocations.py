@@ -243,6 +243,28 @@ def test_a_released_pods_version_is_forgotten_after_a_day_but_not_a_lapsed_ones(
     assert {"pod/u2", "pod/u3"} <= set(state.versions)
 
 
+def test_a_pod_that_comes_back_after_a_mistaken_release_keeps_its_version() -> None:
+    two = a_reservation("r2")
+    state = after(NODE, a_reserved(ONE), a_released(ONE, "pod_absent"), a_reserved(two))
+    other = a_reservation("r9", pod="u9")
+    for record in records_of([a_reserved(other), a_released(other)], after=state.position.g, every_ms=RETIRED_FOR_MS):
+        apply(state, record)
+    assert state.versions["pod/u1"] == 3
+
+
+def test_a_slice_of_a_finished_init_container_is_free_again() -> None:
+    first, second = a_mig_slice("1g.5gb", 0), a_mig_slice("1g.5gb", 1)
+    pod = a_reservation(
+        "r1",
+        a_container(a_share(mig=first), name="warm", kind=ContainerKind.INIT),
+        a_container(a_share(mig=second), name="serve"),
+    )
+    state = after(NODE, a_reserved(pod))
+    assert set(state.nodes["n1"].devices[0].mig_in_use) == {first, second}
+    after(a_shrunk(pod), onto=state)
+    assert list(state.nodes["n1"].devices[0].mig_in_use) == [second]
+
+
 def test_only_nodes_whose_devices_changed_are_handed_on() -> None:
     state = after(NODE)
     state.drain_touched()

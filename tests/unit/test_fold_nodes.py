@@ -99,6 +99,40 @@ def test_a_fault_outlives_the_device_and_its_node() -> None:
     assert (device(state).health, device(state).health_reason) == (Health.UNHEALTHY, "xid 48")
 
 
+def test_a_fault_outlives_the_removal_of_a_node_that_still_had_the_device() -> None:
+    state = after(
+        a_node_registered(a_device()),
+        health("GPU-a", Health.UNHEALTHY),
+        NodeRemoved(),
+        a_node_registered(a_device(), node_uid="node-uid-2"),
+    )
+    assert device(state).health is Health.UNHEALTHY
+
+
+def test_an_unknown_device_that_was_cordoned_comes_back_as_its_agent_says_and_cordoned() -> None:
+    state = after(
+        a_node_registered(a_device()),
+        health("GPU-a", Health.UNKNOWN, "not monitored"),
+        DeviceCordoned(device="GPU-a", actor="op"),
+        a_node_registered(a_device()),
+    )
+    assert (device(state).health, device(state).cordoned) == (Health.HEALTHY, True)
+
+
+def test_whoever_follows_changes_hears_of_every_kind_of_change() -> None:
+    state = after(a_node_registered(a_device()))
+    state.drain_touched()
+    for event in (
+        NodeLost(),
+        NodeBack(),
+        health("GPU-a", Health.SUSPECT),
+        HealthWatchPaused(holder="mig-apply"),
+        NodeRemoved(),
+    ):
+        after(event, onto=state)
+        assert state.drain_touched() == ("n1",), event
+
+
 def test_a_fault_known_before_the_device_is_registered_waits_for_it() -> None:
     state = after(health("GPU-a", Health.SUSPECT), a_node_registered(a_device()))
     assert device(state).health is Health.SUSPECT

@@ -18,6 +18,8 @@ from hami.vendors.constraints import Wishes
 Texts = npt.NDArray[np.object_]
 
 _SHAPES_KEPT: Final = 256
+_LARGEST_BASE: Final = 52
+"""A node's cards are counted in 11 digits of one 63-bit number; nodes with more cards are explained by the exact fit."""
 _CHECKS: Final = (
     Reason.CARD_NOT_HEALTHY,
     Reason.CARD_CORDONED,
@@ -75,8 +77,7 @@ def may_fit(planes: Planes, ask: Question, rows: Ints | None) -> Bools:
     for container in ask.request.containers:
         for asked in container.requests:
             memory, passing = _passing(planes, view, rows, asked, ask)
-            by_mig = (passing & view.mig).any(axis=1)
-            possible = possible & ((np.count_nonzero(passing, axis=1) >= asked.count) | by_mig)
+            possible = possible & ((_count(passing) >= asked.count) | (passing & view.mig).any(axis=0))
             if container.kind is not ContainerKind.INIT:
                 steady.append((asked, memory, passing))
     if len(steady) > 1:
@@ -94,8 +95,14 @@ def _together(view: View, steady: Sequence[tuple[DeviceRequest, Ints, Bools]]) -
     np.minimum(bears, view.free_memory // np.maximum(memory, 1), out=bears, where=memory > 0)
     if cores > 0:
         np.minimum(bears, view.free_cores // cores, out=bears)
-    enough = np.where(passing, bears, 0).sum(axis=1) >= sum(each[0].count for each in steady)
-    return np.asarray(enough | (passing & view.mig).any(axis=1))
+    enough = np.where(passing, bears, 0).sum(axis=0) >= sum(each[0].count for each in steady)
+    return np.asarray(enough | (passing & view.mig).any(axis=0))
+
+
+def _count(cards: Bools) -> Ints:
+    """How many cards of each node."""
+    counted: Ints = np.add.reduce(cards, axis=0, dtype=np.int16).astype(np.int64)
+    return counted
 
 
 def _passing(planes: Planes, view: View, rows: Ints | None, asked: DeviceRequest, ask: Question) -> tuple[Ints, Bools]:
@@ -128,7 +135,7 @@ def memory_of(view: View, asked: DeviceRequest) -> Ints:
 def named(planes: Planes, view: View, rows: Ints | None, wishes: Wishes) -> Bools:
     """Cards whose uuid is wished for and not refused, by the uuid index."""
     used = len(planes.names)
-    shape = (used, view.vendor.shape[1])
+    shape = (view.vendor.shape[0], used)
     chosen = np.full(shape, wishes.use_uuids is None, np.bool_)
     for uuid in wishes.use_uuids or ():
         for at in planes.uuids.get(uuid, ()):
@@ -136,7 +143,7 @@ def named(planes: Planes, view: View, rows: Ints | None, wishes: Wishes) -> Bool
     for uuid in wishes.nouse_uuids or ():
         for at in planes.uuids.get(uuid, ()):
             chosen[at] = False
-    return chosen if rows is None else chosen[rows]
+    return chosen if rows is None else chosen[:, rows]
 
 
 def _picky_types(wishes: Wishes) -> bool:
@@ -180,17 +187,20 @@ def _explain(planes: Planes, ask: Question, rows: Ints, found: Texts) -> Ints:
 
 
 def _explain_one(planes: Planes, ask: Question, asked: DeviceRequest, rows: Ints, found: Texts) -> Ints:
+    """A node's cards per check, packed into one number (a digit a check), so that equal nodes share one text."""
     view = planes.at(rows)
+    base = view.vendor.shape[0] + 1
+    if base > _LARGEST_BASE:
+        return rows
     own = view.vendor == planes.words[asked.vendor]
-    codes = np.where(own, _first_failing(planes, view, rows, asked, ask), -1)
-    passed = np.count_nonzero(codes == len(_CHECKS), axis=1)
-    cards = np.count_nonzero(own, axis=1)
-    sure = (passed < asked.count) & ~(own & view.mig).any(axis=1)
+    codes = _first_failing(planes, view, rows, asked, ask)
+    sure = (_count(own & (codes == len(_CHECKS))) < asked.count) & ~(own & view.mig).any(axis=0)
     if sure.any():
-        table = np.stack([np.count_nonzero(codes == code, axis=1) for code in range(len(_CHECKS))] + [passed, cards], axis=1)
-        profiles, which = np.unique(table[sure], axis=0, return_inverse=True)
-        texts = np.array([_text(profile, asked.count) for profile in profiles.tolist()], np.object_)
-        found[rows[sure]] = texts[which.reshape(-1)]
+        weights = np.array([base**digit for digit in range(len(_CHECKS) + 1)], np.int64)
+        packed = np.where(own, weights[codes], 0).sum(axis=0)[sure]
+        profiles, which = np.unique(packed, return_inverse=True)
+        texts = np.array([_text(profile, base, asked.count) for profile in profiles.tolist()], np.object_)
+        found[rows[sure]] = texts[which]
     left: Ints = rows[~sure]
     return left
 
@@ -218,8 +228,12 @@ def _first_failing(planes: Planes, view: View, rows: Ints, asked: DeviceRequest,
     return codes
 
 
-def _text(profile: list[int], count: int) -> str:
-    *counts, passed, cards = profile
+def _text(packed: int, base: int, count: int) -> str:
+    counts = []
+    for _ in range(len(_CHECKS) + 1):
+        packed, digit = divmod(packed, base)
+        counts.append(digit)
+    cards, passed = sum(counts), counts.pop()
     if count > cards:
         return Reason.NODE_INSUFFICIENT_DEVICE.value
     summed: dict[Reason, int] = {}

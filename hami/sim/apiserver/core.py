@@ -88,6 +88,11 @@ def bare(obj: Obj) -> Obj:
     return {key: value for key, value in obj.items() if key not in {"kind", "apiVersion"}}
 
 
+def stripped(resource: Resource, obj: Obj) -> Obj:
+    """The inverse of `full`: as it is stored."""
+    return events.kept(resource, bare(obj))
+
+
 def full_json(resource: Resource, stored: Stored) -> bytes:
     """The same as bytes, made from the object's kept JSON where the version allows it."""
     if resource.group == "events.k8s.io":
