@@ -1,5 +1,7 @@
 """`hami agent`: all settings of tables `agent` and `redis` are options."""
 
+from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import click
@@ -19,8 +21,11 @@ def command(session: Session, **given: Any) -> None:
 
     Runs until it is told to stop (SIGTERM or Ctrl-C). Options win over environment variables, those over the file.
     """
+    from hami.nodeagent.app import with_hami_variables
+
+    session.env = with_hami_variables(session.env)
     settings, _ = session.settings(AgentSettings, "agent", flags_of(given, among=AgentSettings))
     redis = session.redis(flags_of(given, prefix="redis_", among=RedisSettings))
     from hami.nodeagent.process import run_agent
 
-    run_process(session, run_agent, settings, redis)
+    run_process(session, partial(run_agent, version=version("hami")), settings, redis)

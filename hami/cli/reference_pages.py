@@ -133,7 +133,8 @@ def _families(room: str) -> list[tuple[str, str, str]]:
     package = import_module(f"hami.{room}")
     if "metrics" not in {module.name for module in iter_modules(package.__path__)}:
         return []
-    registry = import_module(f"hami.{room}.metrics").Metrics(()).registry
+    kind = import_module(f"hami.{room}.metrics").Metrics
+    registry = kind(()).registry if room == "scheduler" else kind().registry
     return [
         (f"`{family.name}{'_total' if family.type == 'counter' else ''}`", family.type, family.documentation)
         for family in registry.collect()

@@ -37,6 +37,7 @@ from hami.scheduler import texts
 from hami.scheduler.bind import Bind
 from hami.scheduler.clock import StoreClock
 from hami.scheduler.core import Core
+from hami.scheduler.debug import view_route
 from hami.scheduler.decide.admit import AdmissionSettings
 from hami.scheduler.decide.planes import Planes
 from hami.scheduler.decide.policies import SchedulingPolicy
@@ -107,6 +108,7 @@ class Front:
         )
         webhook = Webhook(self, self.api, admission, frozenset({self.settings.control_plane_user}))
         common: list[BaseRoute] = [*health_routes(self.readiness), metrics_route(self.metrics.registry, before=self._freeze)]
+        common.append(view_route(lambda: None if self.verbs is None else self.verbs.core.view.state))
         return Starlette(routes=[*extender_routes(self), *webhook.routes(), *common]), Starlette(routes=common)
 
     def _freeze(self) -> None:

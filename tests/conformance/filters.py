@@ -99,6 +99,17 @@ def odd_quantity(case: Case) -> bool:
     return False
 
 
+def _read_otherwise(case: Case) -> bool:
+    """Does the pod write memory in bytes (`16Gi`), or a nought that HAMi cannot read (`0.0`)?"""
+    spec = case["input"]["pod"]["spec"]
+    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
+        for side in ("limits", "requests"):
+            written = str(((container.get("resources") or {}).get(side) or {}).get("nvidia.com/gpumem", ""))
+            if written.endswith("i") or re.fullmatch(r"0\.0+", written):
+                return True
+    return False
+
+
 def requests_as_recorded(request: PodRequest) -> list[dict[str, dict[str, Any]]]:
     return [
         {
@@ -224,7 +235,7 @@ def _written(case: Case, answer: Answer, result: Placement, recorded: Case) -> l
     if not _moved(case) and not any(tag.endswith("B5") for tag in case["tags"]):
         held = {uuid: (each.memory, each.cores, each.slots) for uuid, each in usage_of(result.containers).items()}
         theirs = {d[0]: (d[2], d[3], d[4]) for container in recorded["reserved"].get(nvidia.WORD, ()) for d in container}
-        if held != theirs and not _init_units(result.containers):
+        if held != theirs:
             found.append(difference("reserved", held, theirs))
     return found
 
@@ -247,7 +258,7 @@ def _positions_moved(case: Case, answer: Answer) -> bool:
 def _explained(case: Case, answer: Answer) -> str:
     """The entry of docs/differences.md that covers this case; empty when none does."""
     tags = set(case["tags"])
-    if odd_quantity(case):
+    if _read_otherwise(case):
         return "B7"
     if "hami_bug_maybe:B5" in tags and not _usage(case, answer):
         return "B5"
@@ -257,6 +268,8 @@ def _explained(case: Case, answer: Answer) -> str:
         name in answer.scores or _same_node(case, answer, name, each[0]) for name, each in case["expect"]["nodes"].items()
     ):
         return "B4"
+    if isinstance(answer.result, Placement) and _init_units(answer.result.containers) and not _verdicts(case, answer):
+        return "init-units"
     if "sort_unstable_over_12" in tags and all(
         sorted(map(sorted, plain(answer.fits.get(name, ())))) == sorted(map(sorted, _recorded_devices(each[0])))
         for name, each in case["expect"]["nodes"].items()

@@ -60,9 +60,8 @@ def pod_of(raw: object) -> Pod:
 
 
 def cases_in(path: Path) -> list[Case]:
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    with opened as lines:
-        return [json.loads(line) for line in lines if line.strip()]
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
 def snapshot_of(case: Case, *, dry_run: bool = False) -> ClusterSnapshot:

@@ -1,7 +1,8 @@
-"""All nodes as flat numpy planes (nodes x cards, padded), fed by changed nodes, read by every decision.
+"""All nodes as flat numpy planes (cards x nodes, padded), fed by changed nodes, read by every decision.
 
-A row is a node, a column a card in registration order. Every change stamps its row, so that whoever cached a verdict knows
-which rows to look at again. One thread owns the planes; a snapshot given to `place` must be of the same log position.
+Nodes lie along the long axis, so that a sum over a node's cards adds whole lines. A node's place on it is its row number;
+cards keep registration order. Every change stamps its row, so that whoever cached a verdict knows which rows to look at
+again. One thread owns the planes; a snapshot given to `place` must be of the same log position.
 """
 
 from collections import OrderedDict
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hami.domain.cluster import ClusterSnapshot, NodeState
-from hami.domain.device import Device, Health
+from hami.domain.device import DeviceState, Health
 from hami.domain.reasons import NodeReason
 from hami.scheduler.decide.refusals import node_refusal
 from hami.scheduler.decide.score import node_score
@@ -20,6 +21,7 @@ from hami.vendors.constraints import Wishes
 from hami.vendors.vendor import Vendor
 
 Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
 REFUSALS: Final[tuple[NodeReason | None, ...]] = (None, NodeReason.UNREGISTERED, NodeReason.QUARANTINED, NodeReason.LOST)
@@ -28,23 +30,29 @@ _FIRST_COLUMNS: Final = 8
 
 
 class View(NamedTuple):
-    """Planes of some rows. `kind` interns (model, mode), `vendor` is -1 where a row has no card."""
+    """Planes of some nodes, cards x nodes. `kind` interns (model, mode), `vendor` is -1 where a node has no card.
 
-    vendor: Ints
+    `ready` = healthy and not cordoned.
+    """
+
+    vendor: Numbers
+    kind: Numbers
+    used: Numbers
+    free_slots: Numbers
+    memory: Numbers
+    free_memory: Numbers
+    cores: Numbers
+    free_cores: Numbers
+    numa: Numbers
+    index: Numbers
     healthy: Bools
     cordoned: Bools
-    kind: Ints
     mig: Bools
-    used: Ints
-    free_slots: Ints
-    memory: Ints
-    free_memory: Ints
-    cores: Ints
-    free_cores: Ints
+    ready: Bools
 
 
-def _each(view: View) -> tuple[npt.NDArray[Any], ...]:
-    return tuple(view)
+_NUMBERS: Final = 10
+_FLAGS: Final = 4
 
 
 class Entry:
@@ -76,39 +84,34 @@ class Planes:
         self._ranked = True
         self._asked: tuple[tuple[str, ...], int] = ((), -1)
         self._asked_rows: Ints = np.zeros(0, np.int64)
+        self._asked_mask: Bools = np.zeros(0, np.bool_)
         self._membership = 0
-        self._columns = _FIRST_COLUMNS
         self._allocate(_FIRST_ROWS, _FIRST_COLUMNS)
 
     def _allocate(self, rows: int, columns: int) -> None:
-        shape = (rows, columns)
-        self.view = View(
-            vendor=np.full(shape, -1, np.int64),
-            healthy=np.zeros(shape, np.bool_),
-            cordoned=np.zeros(shape, np.bool_),
-            kind=np.zeros(shape, np.int64),
-            mig=np.zeros(shape, np.bool_),
-            used=np.zeros(shape, np.int64),
-            free_slots=np.zeros(shape, np.int64),
-            memory=np.zeros(shape, np.int64),
-            free_memory=np.zeros(shape, np.int64),
-            cores=np.zeros(shape, np.int64),
-            free_cores=np.zeros(shape, np.int64),
-        )
+        self._numbers = np.zeros((_NUMBERS, columns, rows), np.int32)
+        self._flags = np.zeros((_FLAGS, columns, rows), np.bool_)
+        self._numbers[0] = -1
+        self.view = View(*self._numbers, *self._flags)
         self.score: npt.NDArray[np.float32] = np.zeros(rows, np.float32)
         self.refusal: npt.NDArray[np.int8] = np.ones(rows, np.int8)
         self.stamp: Ints = np.zeros(rows, np.int64)
         self.rank: Ints = np.zeros(rows, np.int64)
 
     def _grow(self, rows: int, columns: int) -> None:
-        old, old_rows = self.view, len(self.score)
-        flat = (self.score, self.refusal, self.stamp, self.rank)
-        self._allocate(max(rows, old_rows), max(columns, old.vendor.shape[1]))
-        for plane, before in zip(_each(self.view), _each(old), strict=True):
-            plane[:old_rows, : before.shape[1]] = before
+        numbers, flags, before = self._numbers, self._flags, len(self.score)
         lines: tuple[npt.NDArray[Any], ...] = (self.score, self.refusal, self.stamp, self.rank)
-        for line, before_line in zip(lines, flat, strict=True):
-            line[:old_rows] = before_line
+        old_columns = numbers.shape[1]
+        self._allocate(max(rows, before), max(columns, old_columns))
+        self._numbers[:, :old_columns, :before] = numbers
+        self._flags[:, :old_columns, :before] = flags
+        grown: tuple[npt.NDArray[Any], ...] = (self.score, self.refusal, self.stamp, self.rank)
+        for line, old in zip(grown, lines, strict=True):
+            line[:before] = old
+
+    @property
+    def columns(self) -> int:
+        return self._numbers.shape[1]
 
     def sync(self, snapshot: ClusterSnapshot, changed: Iterable[str] | None = None) -> None:
         """Bring the named nodes (all, when None) to what the snapshot says."""
@@ -126,8 +129,8 @@ class Planes:
         row = self.rows.get(node.name)
         if row is None:
             row = self._row_for(node.name)
-        if len(node.devices) > self.view.vendor.shape[1]:
-            self._grow(len(self.score), max(len(node.devices), 2 * self.view.vendor.shape[1]))
+        if len(node.devices) > self.columns:
+            self._grow(len(self.score), max(len(node.devices), 2 * self.columns))
         self._forget_uuids(row)
         self._fill(row, node)
         self.score[row] = node_score(node.devices)
@@ -139,7 +142,7 @@ class Planes:
         if row is None:
             return
         self._forget_uuids(row)
-        self.view.vendor[row] = -1
+        self._numbers[0, :, row] = -1
         self.refusal[row] = 1
         self.names[row] = ""
         self._free.append(row)
@@ -155,43 +158,41 @@ class Planes:
             row = len(self.names)
             self.names.append(name)
             if row >= len(self.score):
-                self._grow(2 * len(self.score), self.view.vendor.shape[1])
+                self._grow(2 * len(self.score), self.columns)
         self.rows[name] = row
         self._membership += 1
         self._ranked = False
         return row
 
     def _fill(self, row: int, node: NodeState) -> None:
-        view, count = self.view, len(node.devices)
-        view.vendor[row] = -1
-        values = [
-            (
-                self.words.get(each.device.vendor, -1),
-                each.health is Health.HEALTHY,
-                each.cordoned,
-                self._kind(each.device),
-                each.device.mode == "mig",
-                each.used.slots,
-                each.device.slots - each.used.slots,
-                each.device.memory,
-                each.device.memory - each.used.memory,
-                each.device.cores,
-                each.device.cores - each.used.cores,
-            )
-            for each in node.devices
-        ]
-        for plane, column in zip(_each(view), zip(*values, strict=True), strict=bool(values)):
-            plane[row, :count] = column
+        count = len(node.devices)
+        self._numbers[0, :, row] = -1
+        if count:
+            self._numbers[:, :count, row] = np.array([self._card(each) for each in node.devices], np.int32).T
+            flags = [(s.health is Health.HEALTHY, s.cordoned, s.device.mode == "mig", s.schedulable) for s in node.devices]
+            self._flags[:, :count, row] = np.array(flags, np.bool_).T
         for number, each in enumerate(node.devices):
-            self.uuids.setdefault(each.device.uuid, []).append((row, number))
+            self.uuids.setdefault(each.device.uuid, []).append((number, row))
         self._row_uuids[row] = tuple(each.device.uuid for each in node.devices)
 
-    def _kind(self, device: Device) -> int:
-        return self.kinds.setdefault((device.model, device.mode), len(self.kinds))
+    def _card(self, state: DeviceState) -> tuple[int, ...]:
+        device, used = state.device, state.used
+        return (
+            self.words.get(device.vendor, -1),
+            self.kinds.setdefault((device.model, device.mode), len(self.kinds)),
+            used.slots,
+            device.slots - used.slots,
+            device.memory,
+            device.memory - used.memory,
+            device.cores,
+            device.cores - used.cores,
+            device.numa,
+            device.index,
+        )
 
     def _forget_uuids(self, row: int) -> None:
         for uuid in self._row_uuids.pop(row, ()):
-            places = [place for place in self.uuids.get(uuid, ()) if place[0] != row]
+            places = [place for place in self.uuids.get(uuid, ()) if place[1] != row]
             if places:
                 self.uuids[uuid] = places
             else:
@@ -205,8 +206,8 @@ class Planes:
         """The planes of these rows; of all rows in use when None."""
         if rows is None:
             used = len(self.names)
-            return View._make(plane[:used] for plane in self.view)
-        return View._make(plane[rows] for plane in self.view)
+            return View._make(plane[:, :used] for plane in self.view)
+        return View._make(plane[:, rows] for plane in self.view)
 
     def rows_of(self, names: Sequence[str]) -> Ints:
         """Row of every name, -1 for one unknown. The last list asked for is remembered."""
@@ -214,8 +215,15 @@ class Planes:
         if self._asked[1] != self._membership or self._asked[0] != asked:
             get = self.rows.get
             self._asked_rows = np.fromiter((get(name, -1) for name in asked), np.int64, len(asked))
+            self._asked_mask = np.zeros(len(self.names), np.bool_)
+            self._asked_mask[self._asked_rows[self._asked_rows >= 0]] = True
             self._asked = (asked, self._membership)
         return self._asked_rows
+
+    def mask_of(self, names: Sequence[str]) -> Bools:
+        """The rows of these names, as a mask over all rows; not to be written to."""
+        self.rows_of(names)
+        return self._asked_mask
 
     def ranks(self) -> Ints:
         """Place of every row in the order of names: what decides between equal nodes."""
