@@ -105,6 +105,25 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     split_count: Annotated[int, msgspec.Meta(gt=0, description="Slots of each device (HAMi: deviceSplitCount)")] = 10
     memory_scaling: Annotated[float, msgspec.Meta(gt=0, description="HAMi: deviceMemoryScaling")] = 1.0
     core_scaling: Annotated[float, msgspec.Meta(gt=0, description="HAMi: deviceCoreScaling")] = 1.0
+    mode: Annotated[str, msgspec.Meta(pattern="^(hami-core|mps)$", description="HAMi: operatingmode")] = "hami-core"
+    preconfigured_memory_mib: Annotated[
+        int, msgspec.Meta(ge=0, description="Memory of cards that cannot tell theirs (HAMi: preConfiguredDeviceMemory)")
+    ] = 0
+    exclude_uuids: Annotated[str, msgspec.Meta(description="Comma list of cards offered to nobody (HAMi: filterdevices)")] = ""
+    exclude_indexes: Annotated[str, msgspec.Meta(description="The same by index")] = ""
+    numa_to_kubelet: Annotated[bool, msgspec.Meta(description="Tell the kubelet NUMA nodes (HAMi: enableNumaTopology)")] = False
+    library_file: Annotated[str, msgspec.Meta(description="Versioned name of libvgpu.so, preferred where it exists")] = ""
+    library_log_level: Annotated[str, msgspec.Meta(description="LIBCUDA_LOG_LEVEL of containers; empty = unset")] = "1"
+    disable_core_limit: Annotated[bool, msgspec.Meta(description="Switch the core limit off in every container")] = False
+    health_profile: Annotated[
+        str, msgspec.Meta(pattern="^(default|hami)$", description="XID policy; `hami`: its ignore list, all else condemns")
+    ] = "default"
+    disable_healthchecks: Annotated[
+        str, msgspec.Meta(description="HAMi: DP_DISABLE_HEALTHCHECKS, comma list of XIDs, `all` or `xids`")
+    ] = ""
+    enable_healthchecks: Annotated[
+        str, msgspec.Meta(description="HAMi: DP_ENABLE_HEALTHCHECKS, wins over every way of disabling")
+    ] = ""
     lease_ttl_s: Annotated[float, msgspec.Meta(gt=0, description="Liveness lease; a node is lost when it runs out")] = 45.0
     lease_every_s: Annotated[float, msgspec.Meta(gt=0, description="Seconds between renewals")] = 15.0
     sidecar_url: Annotated[str, msgspec.Meta(description="Redis sidecar for the outbox; empty = bounded memory only")] = ""
@@ -134,8 +153,12 @@ def load(
     file: str | None,
     env: Mapping[str, str],
     flags: Mapping[str, object] | None = None,
+    flag_prefix: str = "",
 ) -> tuple[S, Mapping[str, str]]:
-    """Settings of one table and the source of each field. Raises InvalidInput."""
+    """Settings of one table and the source of each field. Raises InvalidInput.
+
+    `flag_prefix` is what the command line puts before this table's options (`redis-`), for naming the source.
+    """
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
     if file:
@@ -147,7 +170,7 @@ def load(
             values[field.name], sources[field.name] = env[variable], variable
     for name, flag in (flags or {}).items():
         if flag is not None:
-            values[name], sources[name] = flag, f"--{name.replace('_', '-')}"
+            values[name], sources[name] = flag, f"--{flag_prefix}{name.replace('_', '-')}"
     settings = _convert(kind, table, values, sources)
     return settings, {field.name: sources.get(field.name, "default") for field in msgspec.structs.fields(kind)}
 

@@ -10,8 +10,9 @@ from hami.cli.output import print_json, print_line
 from hami.cli.places import find_record, start_for, until_head
 from hami.cli.session import Session, Verb, pass_session
 from hami.cli.store import open_store
-from hami.cli.when import parse_moment, shown
-from hami.cli.words import as_json, in_words, short_type
+from hami.cli.when import parse_moment
+from hami.cli.words import as_json, for_people
+from hami.events.catalog.allocation import AllocationEvent
 from hami.events.envelope import Position
 from hami.events.log import Log, Record
 
@@ -36,7 +37,7 @@ def tail(session: Session, node: str, types: tuple[str, ...], subject: str, pod:
 
 
 async def _tail(session: Session, wanted: EventFilter, since: str, follow: bool) -> None:
-    async with open_store(session) as store:
+    async with open_store(session) as (store, _):
         after = await start_for(store.log, parse_moment(since, now=await store.log.now(), field="--since"))
         async for record in _forever(store.log, after) if follow else until_head(store.log, after):
             if wanted.wants(record):
@@ -53,10 +54,7 @@ def _print(session: Session, record: Record) -> None:
     if session.json:
         print_line(as_json(record))
         return
-    envelope = record.envelope
-    when = shown(record.position.recorded_ms)
-    place = f"{record.position.g:>6}  {when}  {short_type(envelope.type):<22}  {envelope.node or '-':<16}"
-    click.echo(f"{place}  {in_words(record.event)}".rstrip())
+    click.echo(for_people(record, record.envelope.subject if isinstance(record.event, AllocationEvent) else ""))
 
 
 @command.command("show", cls=Verb)
@@ -71,5 +69,5 @@ def show(session: Session, event: str) -> None:
 
 
 async def _show(session: Session, event: str) -> None:
-    async with open_store(session) as store:
+    async with open_store(session) as (store, _):
         print_json(as_json(await find_record(store.log, event)))

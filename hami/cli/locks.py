@@ -16,12 +16,12 @@ from hami.events.lease import LockState
 @click.command(cls=Verb)
 @pass_session
 def command(session: Session) -> None:
-    """Show locks that are held or waited for: who holds each, how long it lasts unless renewed, who waits, first in line first."""
+    """Show locks that are held or waited for: holder, time left unless renewed, and who waits, first in line first."""
     anyio.run(_locks, session)
 
 
 async def _locks(session: Session) -> None:
-    async with open_store(session) as store:
+    async with open_store(session) as (store, _):
         held = sorted(await store.locks.held(), key=lambda each: each.lock)
     if session.json:
         print_json({"locks": [_as_json(each) for each in held]})

@@ -23,7 +23,8 @@ VERBS: Final[dict[str, Entry]] = {
     "audit": Entry("hami.cli.audit", "Tell the story of a pod, a device or a node from the log."),
     "events": Entry("hami.cli.events", "Follow the log, or show one event."),
     "locks": Entry("hami.cli.locks", "Show who holds which lock and who waits."),
-    "dlq": Entry("hami.cli.dlq", "List or replay entries that consumers gave up on."),
+    "demo": Entry("hami.cli.demo", "Run the whole system on this machine and check what it promises."),
+    "sim": Entry("hami.cli.sim", "Run parts of a simulated Kubernetes."),
     "config": Entry("hami.cli.config", "Show settings and where each value came from."),
     "completion": Entry("hami.cli.completion", "Print shell completion for bash, zsh or fish."),
     "version": Entry("hami.cli.version", "Show versions."),
@@ -54,16 +55,31 @@ def run(arguments: Sequence[str] | None = None) -> Exit:
     """Run one verb; every failure ends in one line on standard error."""
     session = Session(os.environ)
     try:
-        cli.main(args=None if arguments is None else list(arguments), prog_name="hami", standalone_mode=False, obj=session)
+        _invoke(sys.argv[1:] if arguments is None else list(arguments), session)
         sys.stdout.flush()
     except click.exceptions.Exit as error:
         return Exit(error.exit_code)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILED
+        return Exit.USAGE
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "hami"
+        click.echo(f"hami: {error.format_message().rstrip('.')}: see `{path} --help`", err=True)
+        return Exit.USAGE
+    except click.ClickException as error:
+        click.echo(f"hami: {error.format_message()}", err=True)
+        return Exit.FAILED
     except BaseException as error:  # noqa: BLE001 - the last handler of the process; unknown errors are raised again
         return _ended_by(error, session)
     return Exit.OK
+
+
+def _invoke(arguments: list[str], session: Session) -> None:
+    if "_HAMI_COMPLETE" in os.environ:
+        cli.main(args=arguments, prog_name="hami")  # answers the shell and exits
+    # Not cli.main: it turns Ctrl-C into a blank line and a closed pipe into a failure.
+    with cli.make_context("hami", arguments, obj=session) as context:
+        cli.invoke(context)
 
 
 def _ended_by(error: BaseException, session: Session) -> Exit:

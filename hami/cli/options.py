@@ -1,7 +1,7 @@
 """Command line options made from a table of settings: one option a field, its help the field's own description."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import click
 import msgspec
@@ -44,7 +44,7 @@ def setting_options(
             if name in leave_out:
                 continue
             flag = f"--{prefix}{name}".replace("_", "-")
-            shown = "" if default in {"", None} else f" Default: {_shown(default)}."
+            shown = "" if default in {"", None} else f" Default: {shown_default(default)}."
             note = f" ({rule})" if rule else ""
             function = click.option(flag, f"{prefix}{name}", default=None, help=f"{description}{note}.{shown}")(function)
         return function
@@ -60,10 +60,6 @@ def flags_of(given: Mapping[str, object], *, prefix: str = "", among: type[msgsp
     }
 
 
-def _shown(default: object) -> str:
+def shown_default(default: object) -> str:
+    """A default as a person writes it."""
     return str(default).lower() if isinstance(default, bool) else f"{default:g}" if isinstance(default, float) else str(default)
-
-
-def union_members(union: object) -> tuple[Any, ...]:
-    """Members of a union type, or the type itself."""
-    return get_args(union) if get_origin(union) else (union,)

@@ -71,13 +71,18 @@ async def record_at(log: Log, g: int) -> Record:
 
 async def until_head(log: Log, after: Position) -> AsyncIterator[Record]:
     """Everything from `after` to the head as it is when called."""
-    head = await log.head()
-    while after < head:
+    async for record in records_until(log, after, await log.head()):
+        yield record
+
+
+async def records_until(log: Log, after: Position, last: Position) -> AsyncIterator[Record]:
+    """Everything after `after`, up to and including `last`."""
+    while after < last:
         batch = await log.read(after)
         if not batch:
             return
         for record in batch:
-            if record.position > head:
+            if record.position > last:
                 return
             yield record
         after = batch[-1].position

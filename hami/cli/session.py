@@ -2,12 +2,17 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import click
 
-S = TypeVar("S")
+if TYPE_CHECKING:
+    import msgspec
+
+    from hami.config import RedisSettings
+
+S = TypeVar("S", bound="msgspec.Struct")
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -32,20 +37,19 @@ class Session:
         from hami.config import load
 
         given = dict(flags or {})
-        prefix = ""
         if table == "redis":
-            given, prefix = {"url": self.redis_url, **given}, "redis-"
+            given = {"url": self.redis_url, **given}
         env = dict(self.env)
         if table == "agent" and "NODE_NAME" in env:
             env.setdefault("HAMI_AGENT_NODE_NAME", env["NODE_NAME"])
-        value, sources = load(kind, table, file=self.config, env=env, flags=given)  # type: ignore[type-var]
-        return value, {name: source.replace("--", f"--{prefix}", 1) for name, source in sources.items()}
+        prefix = "redis-" if table == "redis" else ""
+        return load(kind, table, file=self.config, env=env, flags=given, flag_prefix=prefix)
 
-    def redis(self) -> Any:
+    def redis(self, flags: Mapping[str, object] | None = None) -> "RedisSettings":
         """Settings of the store, and a note of its URL (without password) for error messages."""
         from hami.config import RedisSettings
 
-        settings, _ = self.settings(RedisSettings, "redis")
+        settings, _ = self.settings(RedisSettings, "redis", flags)
         self.store_shown = without_password(settings.url)
         return settings
 

@@ -5,9 +5,10 @@ import click
 
 from hami.cli.exits import NotFound
 from hami.cli.output import print_json, print_table
+from hami.cli.past import snapshot_at
 from hami.cli.session import Session, Verb, pass_session
 from hami.cli.state_view import allocation_rows, as_json, device_rows, node_rows, quota_rows
-from hami.cli.store import open_store, snapshot_at
+from hami.cli.store import open_store
 from hami.cli.when import parse_moment, shown
 from hami.domain.cluster import ClusterSnapshot
 from hami.events.envelope import Position
@@ -26,9 +27,9 @@ def command(session: Session, at: str, node: str) -> None:
 
 
 async def _state(session: Session, at: str, node: str) -> None:
-    async with open_store(session) as store:
+    async with open_store(session) as (store, incarnation):
         moment = parse_moment(at, now=await store.log.now())
-        position, snapshot = await snapshot_at(store, moment)
+        position, snapshot = await snapshot_at(store, incarnation, moment)
     if node and node not in snapshot.nodes:
         known = ", ".join(sorted(snapshot.nodes)[:10]) or "none"
         raise NotFound(f"no node {node} is registered at g:{position.g}; there are: {known}")

@@ -33,39 +33,47 @@ _UNITS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
 _RELATIVE: Final = re.compile(r"-(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _SECONDS_END: Final = 100_000_000_000
 """Numbers below are seconds (until the year 5138), from here on milliseconds (since 1973)."""
+_END_MS: Final = 253_402_300_800_000
+"""The year 10000: what a date can show ends there."""
 
 
 def parse_moment(text: str, *, now: EpochMs, field: str = "--at") -> Moment:
     """The moment a text names. Raises InvalidInput."""
-    text = text.strip()
+    moment = _parsed(text.strip(), now, field, text)
+    if isinstance(moment, AtTime) and not 0 <= moment.ms < _END_MS:
+        raise InvalidInput(field, text, "too far from the present")
+    return moment
+
+
+def _parsed(text: str, now: EpochMs, field: str, written: str) -> Moment:
     if text == "now":
         return AtTime(now)
     if text.startswith("g:"):
         if not text[2:].isdecimal():
-            raise InvalidInput(field, text, "g: is followed by a whole number")
+            raise InvalidInput(field, written, "g: is followed by a whole number")
         return AtG(int(text[2:]))
     if text.isdecimal():
         number = int(text)
         return AtTime(EpochMs(number * 1000 if number < _SECONDS_END else number))
     if text.startswith("-"):
-        return AtTime(EpochMs(now - _span(text, field)))
-    return AtTime(_rfc3339(text, field))
+        return AtTime(EpochMs(now - _span(text, field, written)))
+    return AtTime(_rfc3339(text, field, written))
 
 
-def _span(text: str, field: str) -> int:
+def _span(text: str, field: str, written: str) -> int:
     match = _RELATIVE.fullmatch(text)
     if match is None or not any(match.groups()):
-        raise InvalidInput(field, text, FORMS)
+        raise InvalidInput(field, written, FORMS)
     return sum(int(part) * unit for part, unit in zip(match.groups(), _UNITS.values(), strict=True) if part)
 
 
-def _rfc3339(text: str, field: str) -> EpochMs:
+def _rfc3339(text: str, field: str, written: str) -> EpochMs:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInput(field, text, FORMS) from None
+        raise InvalidInput(field, written, FORMS) from None
     if moment.tzinfo is None:
-        raise InvalidInput(field, text, "the time zone is missing: end with Z for UTC, or an offset such as +02:00")
+        raise InvalidInput(field, written, "the time zone is missing: end with Z for UTC, or an offset such as +02:00")
     return EpochMs(round(moment.timestamp() * 1000))
 
 

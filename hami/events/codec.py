@@ -4,7 +4,7 @@ An unknown type or a newer schema is `Unknown`; a known one that cannot be read 
 must not stop a reader. A malformed envelope raises InvalidInput.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -82,10 +82,21 @@ def decode_record(entry: str, g: int, raw: bytes, versions: str) -> Record:
     if not versions:
         return Record(position=position, envelope=envelope, event=event, versions=_NO_VERSIONS)
     moved: dict[str, int] = {}
-    for pair in versions.split(" "):
-        entity, _, version = pair.rpartition("=")
-        moved[entity] = int(version)
+    try:
+        for pair in versions.split(" "):
+            entity, _, version = pair.rpartition("=")
+            moved[entity] = int(version)
+    except ValueError as error:
+        event = Undecodable(envelope.type, f"versions {versions!r}: {error}")
     return Record(position=position, envelope=envelope, event=event, versions=moved)
+
+
+def check_entities(entities: Sequence[Sequence[str]]) -> None:
+    """An entry holds `name=version` pairs, separated by spaces. Raises InvalidInput for a name that would not read back."""
+    for names in entities:
+        for name in names:
+            if " " in name:
+                raise InvalidInput("entity", name, "must not contain a space")
 
 
 def seal(draft: Draft, *, producer: str, epoch: int, seq: int, occurred_ms: EpochMs, chain: str = "") -> Envelope:

@@ -48,6 +48,11 @@ def event_id(producer: str, epoch: int, seq: int) -> str:
     return f"{producer}/{epoch}/{seq}"
 
 
+def agent_name(node: str) -> str:
+    """The producer name of a node's agent: what its inbox accepts."""
+    return f"agent-{node}"
+
+
 def chain_of(previous: str, identity: str, data: bytes) -> str:
     """Producer's chain: 128 bits of sha256 over what came before, the id and the payload."""
     return hashlib.sha256(b"\n".join((previous.encode(), identity.encode(), data))).hexdigest()[:32]

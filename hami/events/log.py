@@ -28,7 +28,7 @@ class Undecodable(msgspec.Struct, frozen=True):
     error: str
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One entry of the log. `versions` holds the entities that this entry moved and their version after it."""
 
     position: Position
@@ -73,9 +73,9 @@ class Log(Protocol):
 
     append(): all of `envelopes` (one producer and epoch, consecutive seq, a new epoch from 1) or none, in one atomic step.
     Raises Fenced, GapFound, StaleFence, Conflict (with the actual versions), in that order of checks; StoreUnsafe when the
-    store is another incarnation than before; StoreUnavailable when the outcome is unknown or the store is away: send the very
-    same envelopes again, Duplicate tells whether the first try landed. A batch that the log has only in part is GapFound with
-    the last seq seen: send what follows it.
+    store is another incarnation than before; InvalidInput for an entity with a space in its name; StoreUnavailable when the
+    outcome is unknown or the store is away: send the very same envelopes again, Duplicate tells whether the first try landed.
+    A batch that the log has only in part is GapFound with the last seq seen: send what follows it.
     `feeds` says for each event whether it goes to its node's feed as well (none do when left out).
     """
 
@@ -150,8 +150,8 @@ class Inboxes(Protocol):
         """Forget entries up to and including that id: they are in the log."""
         ...
 
-    async def bury(self, node: str, entry: str, raw: bytes, why: str) -> None:
-        """Move an entry that cannot be ingested to the dead letters and drop it."""
+    async def bury(self, node: str, entry: str, raw: bytes, why: str) -> bool:
+        """Move an entry that cannot be ingested to the dead letters; False when another replica did it before."""
         ...
 
 

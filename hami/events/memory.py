@@ -14,7 +14,7 @@ import anyio
 from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, StaleFence
 from hami.domain.units import EpochMs
 from hami.events.clock import Clock, SystemClock
-from hami.events.codec import decode_envelope, decode_record, encode_envelope
+from hami.events.codec import check_entities, decode_envelope, decode_record, encode_envelope
 from hami.events.envelope import START, Envelope, Position
 from hami.events.log import Appended, Duplicate, Fence, Record
 from hami.events.memory_locks import MemoryLocks
@@ -80,6 +80,7 @@ class MemoryLog:
         fence: Fence | None = None,
         feeds: Sequence[bool] = (),
     ) -> Appended | Duplicate:
+        check_entities(entities)
         duplicate = self._check_producer(envelopes[0], len(envelopes))
         if duplicate is not None:
             return duplicate
@@ -259,12 +260,14 @@ class MemoryInboxes:
         stream = self._stream(node)
         stream.entries = [each for each in stream.entries if entry_key(each[0]) > entry_key(through)]
 
-    async def bury(self, node: str, entry: str, raw: bytes, why: str) -> None:
+    async def bury(self, node: str, entry: str, raw: bytes, why: str) -> bool:
         stream = self._stream(node)
         left = [each for each in stream.entries if each[0] != entry]
-        if len(left) < len(stream.entries):
-            stream.entries = left
-            self.dead.append((node, entry, raw, why))
+        if len(left) == len(stream.entries):
+            return False
+        stream.entries = left
+        self.dead.append((node, entry, raw, why))
+        return True
 
 
 class MemoryInbox:

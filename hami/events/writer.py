@@ -1,6 +1,6 @@
 """How a process of the control plane writes: one producer, one epoch, one append at a time, each event once.
 
-An append whose outcome is unknown is sent again with the same envelopes: the log answers Duplicate when the first try had landed.
+An append whose outcome is unknown is sent again with the same envelopes: the log answers Duplicate when the first had landed.
 """
 
 import time

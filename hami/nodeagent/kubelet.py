@@ -119,9 +119,9 @@ class KubeletLink:
         self.trouble = why
 
 
-async def register(kubelet_socket: Path, endpoint: str, resource: str, timeout_s: float) -> str:
+async def register(kubelet_socket: Path, endpoint: str, resource: str, timeout_s: float, *, version: str = API_VERSION) -> str:
     """One Register call; empty when the kubelet accepted, else its answer in words."""
-    request = pb.RegisterRequest(version=API_VERSION, endpoint=endpoint, resource_name=resource, options=options())
+    request = pb.RegisterRequest(version=version, endpoint=endpoint, resource_name=resource, options=options())
     # A channel of its own each time: shared subchannels would keep talking to a socket file that was replaced.
     async with grpc.aio.insecure_channel(
         f"unix://{kubelet_socket}", options=[("grpc.use_local_subchannel_pool", 1)]

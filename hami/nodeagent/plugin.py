@@ -90,8 +90,8 @@ class DevicePlugin:
             {
                 "GetDevicePluginOptions": method(unary, self._options, pb.Empty),
                 "ListAndWatch": method(stream, self._list_and_watch, pb.Empty),
-                "GetPreferredAllocation": method(unary, self._preferred, pb.PreferredAllocationRequest),
-                "Allocate": method(unary, self._allocate, pb.AllocateRequest),
+                "GetPreferredAllocation": method(unary, self.preferred_allocation, pb.PreferredAllocationRequest),
+                "Allocate": method(unary, self.allocate, pb.AllocateRequest),
                 "PreStartContainer": method(unary, self._pre_start, pb.PreStartContainerRequest),
             },
         )
@@ -109,7 +109,9 @@ class DevicePlugin:
             self._watches.discard(watch)
             self._board.forget(watch)
 
-    async def _preferred(self, request: pb.PreferredAllocationRequest, _context: Any) -> pb.PreferredAllocationResponse:
+    async def preferred_allocation(
+        self, request: pb.PreferredAllocationRequest, _context: Any
+    ) -> pb.PreferredAllocationResponse:
         """A hint, never an error. A container without a preference is left to the kubelet by an empty list."""
         answer = pb.PreferredAllocationResponse()
         for ask in request.container_requests:
@@ -118,7 +120,7 @@ class DevicePlugin:
             answer.container_responses.add(deviceIDs=ids)
         return answer
 
-    async def _allocate(self, request: pb.AllocateRequest, _context: Any) -> pb.AllocateResponse:
+    async def allocate(self, request: pb.AllocateRequest, _context: Any) -> pb.AllocateResponse:
         answer = pb.AllocateResponse()
         for ask in request.container_requests:
             number = self._answers.number()

@@ -99,13 +99,13 @@ class _RawPlacement(msgspec.Struct, frozen=True):
 
 class _RawMig(msgspec.Struct, frozen=True, kw_only=True):
     containerIndex: int = 0  # noqa: N815 - wire name
-    deviceIndex: int = 0  # noqa: N815
-    gpuUUID: str = ""  # noqa: N815
+    deviceIndex: int = 0  # noqa: N815 - as on the wire
+    gpuUUID: str = ""  # noqa: N815 - as on the wire
     profile: str = ""
     placement: _RawPlacement = _RawPlacement()
-    migUUID: str | None = None  # noqa: N815
-    gpuInstanceID: int | None = None  # noqa: N815
-    computeInstanceID: int | None = None  # noqa: N815
+    migUUID: str | None = None  # noqa: N815 - as on the wire
+    gpuInstanceID: int | None = None  # noqa: N815 - as on the wire
+    computeInstanceID: int | None = None  # noqa: N815 - as on the wire
 
 
 _MIG: Final = msgspec.json.Decoder(list[_RawMig] | None)

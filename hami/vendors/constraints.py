@@ -5,7 +5,6 @@ from typing import Final
 
 import msgspec
 
-from hami.domain.device import Device
 from hami.vendors.vendor import Vendor
 
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
@@ -21,15 +20,15 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     mode: str | None = None
     numa_bind: bool = False
 
-    def type_fits(self, device: Device) -> bool:
+    def type_fits(self, model: str, mode: str) -> bool:
         """By case-insensitive substring of the model; a refusal wins over a wish. A device without a mode has any mode."""
         if self.use_types is not None or self.nouse_types is not None:
-            model = device.model.lower()
+            model = model.lower()
             if self.nouse_types is not None and any(word in model for word in self.nouse_types):
                 return False
             if self.use_types is not None and not any(word in model for word in self.use_types):
                 return False
-        return self.mode is None or not device.mode or device.mode in self.mode
+        return self.mode is None or not mode or mode in self.mode
 
     def uuid_fits(self, uuid: str) -> bool:
         if self.nouse_uuids is not None and uuid in self.nouse_uuids:

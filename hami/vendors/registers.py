@@ -1,5 +1,6 @@
 """How a node announces its devices by annotation: HAMi's JSON register, the older colon form, and pair scores."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -26,7 +27,8 @@ class WireProfile(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int = msgspec.field(name="memoryMB")
     core: int
     slice_count: int = msgspec.field(name="sliceCount")
-    placements: tuple[WirePlacement, ...]
+    placements: tuple[WirePlacement, ...] | None
+    """None where the member is missing: it is written back as null, as HAMi does."""
 
 
 class WireDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -118,12 +120,13 @@ def _wire_profile(raw: object, where: str) -> WireProfile:
     for number, each in enumerate(members.get("placements", ())):
         at = _members(each if each is not None else {}, _PLACEMENT_MEMBERS, f"{where}, placement {number}")
         places.append(WirePlacement(at.get("start", 0), at.get("size", 0)))
+    found = tuple(places) if "placements" in members else None
     return WireProfile(
         name=members.get("name", ""),
         memory_mb=members.get("memorymb", 0),
         core=members.get("core", 0),
         slice_count=members.get("slicecount", 0),
-        placements=tuple(places),
+        placements=found,
     )
 
 
@@ -136,10 +139,10 @@ def _members(raw: object, known: Mapping[str, type], where: str) -> dict[str, An
         kind = known.get(key)
         if kind is None or value is None:
             continue
-        if type(value) is not kind:
+        if type(value) is not kind:  # bool is an int elsewhere, not here
             raise InvalidInput(f"{where}, {name}", value, f"must be {kind.__name__}")
-        low, high = _LIMITS.get(key, (0, 0))
-        if key in _LIMITS and not low <= value <= high:
+        low, high = _LIMITS.get(key, (-math.inf, math.inf))
+        if isinstance(value, int) and not low <= value <= high:
             raise InvalidInput(f"{where}, {name}", value, "is out of range")
         found[key] = value
     return found
@@ -239,7 +242,7 @@ def devices_from(
                     MiB(p.memory_mb),
                     CorePercent(p.core),
                     p.slice_count,
-                    tuple(MigPlacement(at.start, at.size) for at in p.placements),
+                    tuple(MigPlacement(at.start, at.size) for at in p.placements or ()),
                 )
                 for p in each.mig_profiles
             ),

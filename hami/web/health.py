@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import anyio
 import msgspec
@@ -20,8 +21,11 @@ Check = Callable[[], str]
 class Readiness:
     """Named checks, asked in order each time somebody wants to know."""
 
-    def __init__(self, checks: Mapping[str, Check]) -> None:
+    def __init__(self, checks: Mapping[str, Check] = MappingProxyType({})) -> None:
         self._checks = dict(checks)
+
+    def add(self, name: str, check: Check) -> None:
+        self._checks[name] = check
 
     def reasons(self) -> dict[str, str]:
         found = {name: check() for name, check in self._checks.items()}

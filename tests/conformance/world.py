@@ -1,11 +1,9 @@
 """Recorded cases as our own nouns: nodes, running pods and quotas -> ClusterSnapshot."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,9 +60,8 @@ def pod_of(raw: object) -> Pod:
 
 
 def cases_in(path: Path) -> list[Case]:
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    with opened as lines:
-        return [json.loads(line) for line in lines if line.strip()]
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
 def snapshot_of(case: Case, *, dry_run: bool = False) -> ClusterSnapshot:
@@ -103,6 +100,14 @@ def node_of(raw: Case) -> NodeState:
     return NodeState(name=raw["metadata"]["name"], devices=states)
 
 
+def planned_mig(notes: Mapping[str, str]) -> tuple[annotations.MigEntry, ...]:
+    """An unreadable list plans nothing: the cards it was about are then not explained."""
+    try:
+        return annotations.decode_mig(notes.get(nvidia.KEYS.mig, ""))
+    except InvalidInput:
+        return ()
+
+
 def asleep(raw: Case) -> bool:
     """The recordings start with nodes that were asked for a sign of life and advertise no card left out; ours has leases."""
     asked = "Requesting" in (raw["metadata"].get("annotations") or {}).get(nvidia.KEYS.handshake, "")
@@ -117,9 +122,9 @@ def allocation_of(pod: Pod) -> Allocation | None:
         return None  # the recordings start with pods already terminating left out; ours counts them (docs/differences.md)
     try:
         entries = annotations.decode_pod(notes.get(nvidia.KEYS.allocated, ""))
-        mig = annotations.decode_mig(notes.get(nvidia.KEYS.mig, ""))
     except InvalidInput:
         return None
+    mig = planned_mig(notes)
     spec = [(container.name, kind) for _, kind, container in containers_of(pod)]
     spec += [("", ContainerKind.APP)] * (len(entries) - len(spec))
     containers = tuple(
@@ -153,7 +158,7 @@ def loaded(node: NodeState, allocations: Iterable[Allocation]) -> NodeState:
         for uuid, usage in usage_of(each.reservation.containers, init_done=each.init_done).items():
             used[uuid] = used.get(uuid, DeviceUsage()).plus(usage)
         held = [share.uuid for share in shares_of(each.reservation.containers)]
-        planned = annotations.decode_mig(each.reservation.annotations.get(nvidia.KEYS.mig, ""))
+        planned = planned_mig(each.reservation.annotations)
         for entry in planned:
             slices.setdefault(entry.gpu_uuid, []).append(MigSlice(entry.profile, entry.placement, entry.mig_uuid or ""))
             if entry.gpu_uuid not in modes:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, StaleFence
+from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, InvalidInput, StaleFence
 from hami.events.catalog.node import NodeLost
 from hami.events.envelope import START, Position
 from hami.events.lease import Held
@@ -190,3 +190,10 @@ async def test_only_marked_events_go_to_their_nodes_feed(store: Store) -> None:
             if batch:
                 assert [envelope.seq for _, envelope in batch] == [1]
                 break
+
+
+async def test_an_entity_that_would_not_read_back_is_refused(store: Store) -> None:
+    head = await store.log.head()
+    with pytest.raises(InvalidInput, match="entity"):
+        await store.log.append([sealed(1)], [("quota/a b",)])
+    assert await store.log.head() == head

@@ -149,6 +149,34 @@ async def test_row_remapping_is_evidence(cards: NvmlScript, backend: NvmlBackend
     await backend.close()
 
 
+async def test_closeness_of_cards_is_scored_over_bus_and_links(cards: NvmlScript, backend: NvmlBackend) -> None:
+    cards.cards("GPU-a", "GPU-b", "GPU-c")
+    cards.topology(0, 1, 10)
+    cards.topology(0, 2, 50)
+    for one, other in ((0, 1), (1, 0)):
+        for link in range(2):
+            cards.link(one, link, f"00000000:{16 + other:02X}:00.0")
+    cards.link(0, 2, "00000000:F0:00.0", switch=True)
+    cards.link(2, 0, "00000000:F0:00.0", switch=True)
+    await backend.open()
+    scores = [device.pair_scores for device in (await backend.inventory()).devices]
+    assert scores == [
+        {"GPU-b": 250, "GPU-c": 110},
+        {"GPU-a": 250, "GPU-c": 0},
+        {"GPU-a": 110, "GPU-b": 0},
+    ]
+    await backend.close()
+
+
+async def test_links_that_only_one_side_knows_score_nothing(cards: NvmlScript, backend: NvmlBackend) -> None:
+    cards.topology(0, 1, 10)
+    cards.link(0, 0, "00000000:11:00.0")
+    await backend.open()
+    scores = [device.pair_scores for device in (await backend.inventory()).devices]
+    assert scores == [{"GPU-b": 0}, {"GPU-a": 0}]
+    await backend.close()
+
+
 async def test_a_card_that_vanishes_is_missing_not_a_crash(cards: NvmlScript, backend: NvmlBackend) -> None:
     await backend.open()
     cards.cards("GPU-a")

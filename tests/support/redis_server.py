@@ -12,6 +12,7 @@ import pytest
 
 from hami.events.redis.client import Client
 from hami.events.redis.embedded import EmbeddedServer, version_of, wheel_binary
+from hami.events.redis.log import RedisLog
 from hami.events.redis.meta import initialise
 from hami.events.redis.store import RedisStore
 from tests.support.key_leaks import unlisted_keys
@@ -91,5 +92,5 @@ async def redis_store(valkey_client: Client) -> RedisStore:
 
 
 @pytest.fixture
-async def event_log(redis_store: RedisStore) -> AsyncIterator[RedisStore]:
-    yield redis_store
+async def event_log(redis_store: RedisStore) -> RedisLog:
+    return redis_store.log

@@ -2,11 +2,21 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import TypeVar, cast, overload
 
 import anyio
 
 T = TypeVar("T")
+
+
+@overload
+async def wait_until(
+    predicate: Callable[[], Awaitable[T]], description: str, *, timeout: float = 10.0, every: float = 0.01
+) -> T: ...
+
+
+@overload
+async def wait_until(predicate: Callable[[], T], description: str, *, timeout: float = 10.0, every: float = 0.01) -> T: ...
 
 
 async def wait_until(

@@ -16,6 +16,9 @@ class HandshakeRequested(msgspec.Struct, frozen=True, kw_only=True):
     nonce: str
     why: str
     deadline_ms: EpochMs = EpochMs(0)
+    seen_epoch: int = 0
+    seen_seq: int = 0
+    """What the log has seen of the agent, when `seen_epoch` is not 0: whatever follows is to be sent again."""
 
 
 class HandshakeReported(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,7 +38,7 @@ def wheel_binary() -> Path | None:
 def version_of(binary: Path) -> tuple[int, int]:
     """(major, minor) as the binary itself says. Raises InvalidInput when it does not say."""
     try:
-        answer = subprocess.run([str(binary), "--version"], capture_output=True, text=True, timeout=5, check=True)  # noqa: S603
+        answer = subprocess.run([str(binary), "--version"], capture_output=True, text=True, timeout=5, check=True)  # noqa: S603 - the binary was found above
     except (OSError, subprocess.SubprocessError) as error:
         raise InvalidInput("server binary", str(binary), str(error)) from error
     found = re.search(r"\bv=(\d+)\.(\d+)", answer.stdout)
@@ -109,7 +109,7 @@ class EmbeddedServer:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                preexec_fn=_die_with_parent(),  # noqa: PLW1509 - one prctl, the library is loaded before the fork
+                preexec_fn=die_with_parent(),  # noqa: PLW1509 - one prctl, the library is loaded before the fork
             )
 
     def _command(self) -> list[str]:
@@ -131,7 +131,7 @@ class EmbeddedServer:
             probe.settimeout(1)
             probe.connect(str(self.socket))
             probe.sendall(b"PING\r\n")
-            return probe.recv(64).startswith(b"+PONG")
+            return probe.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         return False
 
     async def start(self, *, within_s: float = 20.0) -> None:
@@ -216,7 +216,7 @@ def _locked(folder: Path) -> IO[str]:
     return handle
 
 
-def _die_with_parent() -> Callable[[], Any] | None:
+def die_with_parent() -> Callable[[], Any] | None:
     """On Linux the kernel ends the server with the thread that started it, however that one ended."""
     if not sys.platform.startswith("linux"):
         return None

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from hami.domain.errors import InvalidInput, StoreUnavailable
+from hami.events.backoff import Backoff
 from hami.events.codec import decode_envelope
 from hami.events.envelope import Envelope
-from hami.events.redis.backoff import Backoff
 from hami.events.redis.client import Client, text
 
 BATCH: Final = 100

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from hami.domain.errors import StoreUnavailable
+from hami.events.backoff import Backoff
 from hami.events.codec import encode_envelope
 from hami.events.envelope import Envelope
-from hami.events.redis.backoff import Backoff
 from hami.events.redis.client import Arg, Client, text
 
 BELL_LENGTH: Final = 1000
@@ -88,9 +88,10 @@ class RedisInboxes:
         ms, _, n = through.partition("-")
         await self._client.command.call("XTRIM", self._client.keys.inbox(node), "MINID", f"{ms}-{int(n) + 1}")
 
-    async def bury(self, node: str, entry: str, raw: bytes, why: str) -> None:
+    async def bury(self, node: str, entry: str, raw: bytes, why: str) -> bool:
         keys = [self._client.keys.inbox(node), self._client.keys.dead(DEAD_GROUP)]
-        await self._client.fcall("hami_bury", keys, [entry, node, raw, why])
+        reply = await self._client.fcall("hami_bury", keys, [entry, node, raw, why])
+        return bool(reply[0] == b"BURIED")
 
 
 def _envelope_field(fields: Sequence[bytes]) -> bytes:

@@ -6,10 +6,10 @@ from typing import Any
 
 from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, StaleFence, StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
-from hami.events.codec import decode_record, encode_envelope
+from hami.events.backoff import Backoff
+from hami.events.codec import check_entities, decode_record, encode_envelope
 from hami.events.envelope import START, Envelope, Position
 from hami.events.log import Appended, Duplicate, Fence, Record
-from hami.events.redis.backoff import Backoff
 from hami.events.redis.client import Arg, Client, text
 
 BATCH = 1000
@@ -48,18 +48,21 @@ class RedisLog:
     ) -> Appended | Duplicate:
         if not self._incarnation:
             await self.incarnation()
-        keys, args = self._append_command(envelopes, entities, expected, fence, feeds)
+        keys, args = self.command_of(envelopes, entities, expected=expected, fence=fence, feeds=feeds)
         reply = await self._client.fcall("hami_append", keys, args)
         return self._appended(envelopes[0], reply)
 
-    def _append_command(
+    def command_of(
         self,
         envelopes: Sequence[Envelope],
         entities: Sequence[Sequence[str]],
-        expected: Mapping[str, int],
-        fence: Fence | None,
-        feeds: Sequence[bool],
+        *,
+        expected: Mapping[str, int] = MappingProxyType({}),
+        fence: Fence | None = None,
+        feeds: Sequence[bool] = (),
     ) -> tuple[list[str], list[Arg]]:
+        """Keys and arguments of one `hami_append` call, for whoever pipelines several. Call `incarnation` once before."""
+        check_entities(entities)
         names = self._keys
         keys = [names.incarnation, names.log, names.producers, names.versions, names.g]
         first = envelopes[0]

@@ -3,8 +3,9 @@
 import hashlib
 import os
 import time
+from collections.abc import Mapping
 from importlib import resources
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -88,7 +89,8 @@ async def start_incarnation(client: Client) -> StoreMeta:
     if meta is None:
         raise StoreUnsafe("the store lost its incarnation while it was recovered")
     await client.command.call("SET", client.keys.incarnation, meta.incarnation)
-    await _announce(client, meta, previous=before.incarnation if before else "")
+    epoch, _, _ = await RedisLog(client).last_of(PRODUCER)
+    await _announce(client, meta, epoch=epoch + 1, previous=before.incarnation if before else "")
     return msgspec.structs.replace(meta, created=True)
 
 
@@ -106,15 +108,15 @@ async def read_meta(client: Client) -> StoreMeta | None:
 
 
 async def _first_event(client: Client, meta: StoreMeta) -> None:
+    """In epoch 1 always: whoever initialises at the same moment writes a duplicate."""
     if (await RedisLog(client).head()).g == 0:
-        await _announce(client, meta, previous="")
+        await _announce(client, meta, epoch=1)
 
 
-async def _announce(client: Client, meta: StoreMeta, *, previous: str) -> None:
+async def _announce(client: Client, meta: StoreMeta, *, epoch: int, previous: str = "") -> None:
     log = RedisLog(client, incarnation=meta.incarnation)
-    epoch, _, _ = await log.last_of(PRODUCER)
     event = IncarnationStarted(incarnation=meta.incarnation, store=meta.store, previous=previous)
-    envelope = seal(Draft(event=event), producer=PRODUCER, epoch=epoch + 1, seq=1, occurred_ms=await log.now())
+    envelope = seal(Draft(event=event), producer=PRODUCER, epoch=epoch, seq=1, occurred_ms=await log.now())
     await log.append([envelope], [()])
 
 
@@ -147,11 +149,7 @@ async def startup_check(client: Client, *, local_ms: int) -> Startup:
     `local_ms` is the caller's clock.
     """
     info = await _info(client)
-    version = info.get("valkey_version") or info.get("redis_version", "0.0")
-    _refuse_unusable(info, version)
-    policy = info.get("maxmemory_policy") or await _policy(client)
-    if policy != "noeviction":
-        raise StoreUnsafe(f"maxmemory-policy is {policy}: eviction would drop whole streams; set it to noeviction")
+    check_server(info)
     present = await _present_library(client)
     meta = await read_meta(client)
     if meta is None:
@@ -163,17 +161,25 @@ async def startup_check(client: Client, *, local_ms: int) -> Startup:
     now = await RedisLog(client, incarnation=meta.incarnation).now()
     return Startup(
         meta=meta,
-        server=f"{info.get('server_name', 'redis')} {version}",
+        server=f"{info.get('server_name', 'redis')} {_version(info)}",
         waitaof=_at_least(info.get("redis_version", "0.0"), (7, 2)),
         warnings=tuple(_warnings(info, abs(now - local_ms))),
     )
 
 
-def _refuse_unusable(info: dict[str, str], version: str) -> None:
-    if not _at_least(version, _OLDEST):
-        raise StoreUnsafe(f"server {version} is too old: functions and ACLs need 7.0")
+def check_server(info: Mapping[str, str]) -> None:
+    """Whether a server that says this of itself (INFO) can be the store. Raises StoreUnsafe."""
+    if not _at_least(_version(info), _OLDEST):
+        raise StoreUnsafe(f"server {_version(info)} is too old: functions and ACLs need 7.0")
     if info.get("role", "master") not in {"master", "primary"}:
         raise StoreUnsafe(f"this is a replica of {info.get('master_host', '?')}: name the primary")
+    policy = info.get("maxmemory_policy", "unknown")
+    if policy != "noeviction":
+        raise StoreUnsafe(f"maxmemory-policy is {policy}: eviction would drop whole streams; set it to noeviction")
+
+
+def _version(info: Mapping[str, str]) -> str:
+    return info.get("valkey_version") or info.get("redis_version", "0.0")
 
 
 def _warnings(info: dict[str, str], skew_ms: int) -> list[str]:
@@ -186,11 +192,6 @@ def _warnings(info: dict[str, str], skew_ms: int) -> list[str]:
     if skew_ms > _SKEW_MS:
         found.append(f"this machine's clock and the store's are {skew_ms} ms apart")
     return found
-
-
-async def _policy(client: Client) -> str:
-    reply: list[Any] = await client.command.call("CONFIG", "GET", "maxmemory-policy")
-    return text(reply[1]) if reply else ""
 
 
 async def _info(client: Client) -> dict[str, str]:

@@ -3,9 +3,12 @@
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import permutations
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import anyio
+import msgspec
 import pynvml
 
 from hami.domain.device import Device
@@ -15,12 +18,14 @@ from hami.nodeagent.backends.base import Inventory
 from hami.nodeagent.backends.library import preload
 from hami.nodeagent.backends.thread import LibraryThread
 from hami.nodeagent.decide.faults import Evidence, Fault, FaultKind
+from hami.nodeagent.decide.topology import SWITCH, pair_score
 
 T = TypeVar("T")
 
 CALL_DEADLINE_S: Final = 10.0
 WAIT_SLICE_MS: Final = 200
 PAUSE_AFTER_ERROR_S: Final = 1.0
+SYSFS: Final = Path("/sys/bus/pci/devices")
 FIELD_RECOVERY_ACTION: Final = 230
 _NO_INSTANCE: Final = 0xFFFFFFFF
 
@@ -57,6 +62,7 @@ class NvmlBackend:
         self._open = False
         self._unmonitored: dict[str, str] = {}
         self._known: list[str] = []
+        self._pairs: dict[str, dict[str, int]] = {}
 
     @property
     def vendor(self) -> str:
@@ -155,6 +161,7 @@ class NvmlBackend:
                 if error.value in _LIBRARY_GONE:
                     raise
                 unavailable[name] = str(error)
+        devices = self._with_pairs(devices)
         seen = {device.uuid for device in devices}
         for uuid in self._known:
             if uuid not in seen:
@@ -165,6 +172,12 @@ class NvmlBackend:
         return Inventory(
             devices=tuple(devices), unavailable=unavailable, unmonitored=unmonitored, driver=pynvml.nvmlSystemGetDriverVersion()
         )
+
+    def _with_pairs(self, devices: list[Device]) -> list[Device]:
+        """How close the cards are does not change, so it is read once for each set of cards."""
+        if set(self._pairs) != {device.uuid for device in devices}:
+            self._pairs = _pair_scores(devices)
+        return [msgspec.structs.replace(device, pair_scores=self._pairs[device.uuid]) for device in devices]
 
     def _wait(self, slice_ms: int) -> None:
         try:
@@ -249,8 +262,8 @@ def _describe(handle: Any, index: int) -> Device:
     uuid = pynvml.nvmlDeviceGetUUID(handle)
     name = pynvml.nvmlDeviceGetName(handle)
     memory = _or_none(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
-    numa = _or_none(lambda: pynvml.nvmlDeviceGetNumaNodeId(handle))
     mig = _or_none(lambda: pynvml.nvmlDeviceGetMigMode(handle))
+    attributes = _attributes(handle, mig_enabled=bool(mig and mig[0]))
     return Device(
         uuid=uuid,
         vendor="NVIDIA",
@@ -259,9 +272,20 @@ def _describe(handle: Any, index: int) -> Device:
         cores=CorePercent(100),
         slots=Slots(1),
         index=index,
-        numa=-1 if numa is None else int(numa),
-        attributes=_attributes(handle, mig_enabled=bool(mig and mig[0])),
+        numa=_numa(handle, attributes.get("pci", "")),
+        attributes=attributes,
     )
+
+
+def _numa(handle: Any, bus_id: str) -> int:
+    """The library's word where it has one, else the kernel's; -1 when neither knows."""
+    node = _quiet(lambda: pynvml.nvmlDeviceGetNumaNodeId(handle))
+    if node is not None and node >= 0:
+        return int(node)
+    try:
+        return int((SYSFS / bus_id / "numa_node").read_text())
+    except (OSError, ValueError):
+        return -1
 
 
 def _attributes(handle: Any, *, mig_enabled: bool) -> dict[str, str]:
@@ -275,6 +299,34 @@ def _attributes(handle: Any, *, mig_enabled: bool) -> dict[str, str]:
         "mig": "enabled" if mig_enabled else None,
     }
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _pair_scores(devices: list[Device]) -> dict[str, dict[str, int]]:
+    handles = {device.uuid: _quiet(partial(pynvml.nvmlDeviceGetHandleByUUID, device.uuid)) for device in devices}
+    buses = {device.uuid: device.attributes.get("pci", device.uuid) for device in devices}
+    links = {buses[uuid]: _links(handle) for uuid, handle in handles.items()}
+    scores: dict[str, dict[str, int]] = {uuid: {} for uuid in handles}
+    for one, other in permutations(handles, 2):
+        level = _quiet(partial(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[one], handles[other]))
+        scores[one][other] = pair_score(level, buses[one], buses[other], links)
+    return scores
+
+
+def _links(handle: Any) -> list[str]:
+    """What each active NVLink of a card ends at. The first link that does not exist ends the list."""
+    ends: list[str] = []
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        active = _quiet(partial(pynvml.nvmlDeviceGetNvLinkState, handle, link))
+        if active is None:
+            break
+        if active:
+            kind = _quiet(partial(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link))
+            remote = _quiet(partial(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link))
+            if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                ends.append(SWITCH)
+            elif remote is not None:
+                ends.append(_bus_id(remote.busId))
+    return ends
 
 
 def _bus_id(raw: bytes | str) -> str:

@@ -29,7 +29,8 @@ class LibraryThread:
 
     def start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._jobs = queue.SimpleQueue()
+            self._thread = threading.Thread(target=self._work, args=(self._jobs,), name=self._name, daemon=True)
             self._thread.start()
 
     async def call(self, function: Callable[[], T], *, deadline_s: float) -> T:
@@ -52,11 +53,13 @@ class LibraryThread:
         """Ends the thread after the job it is at; does not wait for a stuck one."""
         if self._thread is not None:
             self._jobs.put(None)
-            self._thread.join(timeout=2.0)
+            if self._stuck_in is None:
+                self._thread.join(timeout=1.0)
             self._thread = None
 
-    def _work(self) -> None:
-        while (entry := self._jobs.get()) is not None:
+    @staticmethod
+    def _work(jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]) -> None:
+        while (entry := jobs.get()) is not None:
             function, job = entry
             try:
                 job.set_result(function())

@@ -147,10 +147,14 @@ class HealthTransition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision about one report: the card's new memory, and the transition if its health changed."""
+    """A decision about one report: the card's new memory, and the transition if its health changed.
+
+    `fresh`: the report is worth an event of its own; false for repeats within a burst, which only raise a counter.
+    """
 
     card: CardHealth
     transition: HealthTransition | None = None
+    fresh: bool = False
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):

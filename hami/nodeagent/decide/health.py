@@ -22,6 +22,7 @@ from hami.nodeagent.decide.faults import (
 from hami.nodeagent.decide.xid_policy import HAMI_IGNORED, RECOVERY_ACTIONS, UNLISTED, XID_RULES
 
 POLICY_VERSION: Final = "xid-1"
+BURST_MS: Final = 180_000
 FLAP_WINDOW_MS: Final = 24 * 3600 * 1000
 FLAP_LIMIT: Final = 3
 HOLD_MS: Final[Mapping[Severity, int]] = {
@@ -88,10 +89,11 @@ def observe(card: CardHealth, fault: Fault, policy: HealthPolicy, *, now: EpochM
     if fault.kind is FaultKind.UNREACHABLE:
         said = fault.detail or "the card cannot be asked"
         after = msgspec.structs.replace(card, unreachable=said, clean_since_ms=EpochMs(0))
-        return _observation(card, after, said, policy)
+        return _observation(card, after, said, policy, fresh=card.unreachable != said)
     opened = _classify(fault, policy, now, boot_id)
+    fresh = all(old.key != opened.key or now - old.last_ms >= BURST_MS for old in card.faults)
     after = msgspec.structs.replace(card, faults=_join(card.faults, opened), clean_since_ms=EpochMs(0))
-    return _observation(card, after, _describe(fault), policy)
+    return _observation(card, after, _describe(fault), policy, fresh=fresh)
 
 
 def recover(card: CardHealth, evidence: Evidence, policy: HealthPolicy, *, now: EpochMs) -> Observation:
@@ -198,9 +200,11 @@ def _proven(fault: OpenFault, evidence: Evidence) -> bool:
     return evidence.recovery_action == 0
 
 
-def _observation(before: CardHealth, after: CardHealth, evidence: str, policy: HealthPolicy) -> Observation:
+def _observation(
+    before: CardHealth, after: CardHealth, evidence: str, policy: HealthPolicy, *, fresh: bool = False
+) -> Observation:
     if (before.health, before.reason) == (after.health, after.reason):
-        return Observation(card=after)
+        return Observation(card=after, fresh=fresh)
     transition = HealthTransition(
         uuid=after.uuid,
         before=before.health,
@@ -210,7 +214,7 @@ def _observation(before: CardHealth, after: CardHealth, evidence: str, policy: H
         evidence=evidence,
         policy_version=policy.version,
     )
-    return Observation(card=after, transition=transition)
+    return Observation(card=after, transition=transition, fresh=fresh)
 
 
 def _describe(fault: Fault) -> str:

@@ -250,7 +250,7 @@ class Walk:
             return Reason.CARD_NOT_HEALTHY
         if state.cordoned:
             return Reason.CARD_CORDONED
-        return None if self.wishes.type_fits(card.device) else Reason.CARD_TYPE_MISMATCH
+        return None if self.wishes.type_fits(card.device.model, card.device.mode) else Reason.CARD_TYPE_MISMATCH
 
     def _cross(self, numa: int) -> None:
         """All cards on one NUMA node: start again there, but keep an earlier one that had enough."""

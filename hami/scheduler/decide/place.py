@@ -3,21 +3,24 @@
 `place` asks the planes and lets `fit` judge; `place_exactly` judges every candidate. Both give the same answer.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from hami.domain.allocation import Allocation, ContainerShares, shares_of, usage_of
-from hami.domain.cluster import ClusterSnapshot, Liveness, NodeState
+from hami.domain.cluster import ClusterSnapshot, NodeState
 from hami.domain.device import DeviceState, DeviceUsage, MigSlice
 from hami.domain.reasons import NodeReason
 from hami.domain.request import PodRequest
 from hami.scheduler.decide.fit import Fit, Misfit, Question, fit_node, question
+from hami.scheduler.decide.planes import REFUSALS, Entry, Ints, Planes
 from hami.scheduler.decide.policies import SchedulingPolicy
 from hami.scheduler.decide.quota import budget_of
+from hami.scheduler.decide.refusals import node_refusal, reason_counts
 from hami.scheduler.decide.score import node_score
+from hami.scheduler.decide.verdicts import entry_of, reasons_at
 from hami.vendors.vendor import Vendor
 
 
@@ -44,15 +47,6 @@ class Unschedulable(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-def node_refusal(node: NodeState | None) -> NodeReason | None:
-    """Why a node is not looked at."""
-    if node is None or not node.devices:
-        return NodeReason.UNREGISTERED
-    if node.quarantine:
-        return NodeReason.QUARANTINED
-    return NodeReason.LOST if node.liveness is Liveness.LOST else None
-
-
 def ask(
     snapshot: ClusterSnapshot, vendors: Sequence[Vendor], request: PodRequest, policy: SchedulingPolicy, exclude_owner: str
 ) -> Question:
@@ -69,6 +63,111 @@ def judge(node: NodeState | None, asked: Question) -> Fit | Misfit:
     if refusal is not None or node is None:
         return Misfit((refusal or NodeReason.UNREGISTERED).value)
     return fit_node(node, asked)
+
+
+def place(
+    snapshot: ClusterSnapshot,
+    planes: Planes,
+    request: PodRequest,
+    candidates: Sequence[str],
+    policy: SchedulingPolicy,
+    *,
+    exclude_owner: str = "",
+) -> Placement | Unschedulable:
+    """The fast way: planes say where the pod may fit and what each node scores, the exact fit judges the best until one fits.
+
+    The planes must stand at the snapshot's position. The owner's own live allocation does not count against it.
+    """
+    search = _Search(snapshot, planes, request, candidates, policy, exclude_owner)
+    won = search.best()
+    if won is None:
+        reasons = search.reasons()
+        return Unschedulable(reasons, reason_counts(reasons))
+    name, score, fit = won
+    return Placement(name, score, fit.containers, search.fitting, search.reasons)
+
+
+class _Search:
+    """One call of `place`."""
+
+    def __init__(
+        self,
+        snapshot: ClusterSnapshot,
+        planes: Planes,
+        request: PodRequest,
+        candidates: Sequence[str],
+        policy: SchedulingPolicy,
+        owner: str,
+    ) -> None:
+        self.snapshot, self.planes, self.policy, self.candidates = snapshot, planes, policy, candidates
+        self.asked = ask(snapshot, planes.vendors, request, policy, owner)
+        self.entry: Entry = entry_of(planes, self.asked)
+        self.rows: Ints = planes.rows_of(candidates)
+        self.own = own_node(snapshot, owner)
+        asked = planes.mask_of(candidates)
+        self.open = asked & self.entry.mask
+        self.own_fit: Fit | None = None
+        if self.own is not None and (row := planes.rows.get(self.own.name)) is not None:
+            if asked[row] and isinstance(verdict := judge(self.own, self.asked), Fit):
+                self.own_fit = verdict
+            self.open[row] = False
+
+    @property
+    def fitting(self) -> int:
+        return int(np.count_nonzero(self.open)) + (self.own_fit is not None)
+
+    def best(self) -> tuple[str, float, Fit] | None:
+        worst = np.float32(-np.inf)
+        scores = self.planes.score[: len(self.open)]
+        pull = np.where(self.open, -scores if self.policy.spreads_nodes else scores, worst)
+        while len(pull) and (top := pull.max()) > worst:
+            tied = np.flatnonzero(pull == top)
+            row = int(tied[np.argmin(self.planes.ranks()[tied])]) if len(tied) > 1 else int(tied[0])
+            name = self.planes.names[row]
+            score = float(scores[row])
+            if self._own_is_better(name, score):
+                break
+            verdict = judge(self.snapshot.nodes.get(name), self.asked)
+            if isinstance(verdict, Fit):
+                return name, score, verdict
+            pull[row], self.open[row] = worst, False
+            self.entry.mask[row] = False
+        if self.own is None or self.own_fit is None:
+            return None
+        return self.own.name, node_score(self.own.devices), self.own_fit
+
+    def _own_is_better(self, name: str, score: float) -> bool:
+        if self.own is None or self.own_fit is None:
+            return False
+        own = node_score(self.own.devices)
+        if own == score:
+            return self.own.name < name
+        return own < score if self.policy.spreads_nodes else own > score
+
+    def reasons(self) -> dict[str, str]:
+        """Why the candidates that cannot fit do not; those that may fit are judged only if they come up."""
+        names = np.asarray(self.candidates, np.object_) if self.candidates else np.zeros(0, np.object_)
+        found: dict[str, str] = {}
+        rows = self.rows
+        unknown = rows < 0
+        refused = np.where(unknown, 1, self.planes.refusal[rows])
+        for number in np.flatnonzero(refused):
+            found[names[number]] = str(REFUSALS[refused[number]])
+        closed = np.zeros(len(rows), np.bool_)
+        inside = (refused == 0) & ~unknown
+        closed[inside] = ~self.open[rows[inside]]
+        own = self.own
+        if own is not None and own.name in self.planes.rows:
+            closed &= rows != self.planes.rows[own.name]
+        texts = reasons_at(self.planes, self.asked, self.entry, rows[closed], self._exactly)
+        found.update(zip(names[closed].tolist(), texts, strict=True))
+        if own is not None and own.name in self.candidates and isinstance(verdict := judge(own, self.asked), Misfit):
+            found[own.name] = verdict.reason
+        return found
+
+    def _exactly(self, name: str) -> str:
+        verdict = judge(self.snapshot.nodes.get(name), self.asked)
+        return verdict.reason if isinstance(verdict, Misfit) else ""
 
 
 def place_exactly(
@@ -148,12 +247,3 @@ def _freed(state: DeviceState, held: DeviceUsage, slices: list[MigSlice]) -> Dev
         else:
             kept.append(each)
     return msgspec.structs.replace(state, used=state.used.minus(held), mig_in_use=tuple(kept))
-
-
-def reason_counts(failed: Mapping[str, str]) -> dict[str, int]:
-    """On how many nodes each word stands: `3/4 CardInsufficientMemory` counts its node once."""
-    counts: Counter[str] = Counter()
-    for text, nodes in Counter(failed.values()).items():
-        for word in {item.rpartition(" ")[2] for item in text.split(", ")} if text[:1].isdigit() else {text}:
-            counts[word] += nodes
-    return dict(sorted(counts.items()))

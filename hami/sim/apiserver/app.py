@@ -134,6 +134,12 @@ def _configuration(app: Dispatch, host: str, folder: str, *, tls: bool) -> tuple
     return config, pem
 
 
+async def _to_its_end(server: _Server, listener: socket.socket) -> None:
+    """Cancelled in the middle, uvicorn would leave its connections open: it ends by `should_exit`, within its grace."""
+    with anyio.CancelScope(shield=True):
+        await server.serve([listener])
+
+
 @asynccontextmanager
 async def serving(settings: Settings | None = None) -> AsyncIterator[RunningServer]:
     """Serve until the block ends. The listening socket is open before the block begins."""
@@ -154,9 +160,9 @@ async def serving(settings: Settings | None = None) -> AsyncIterator[RunningServ
         host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host
         url = f"{'https' if chosen.tls else 'http'}://{host}:{listener.getsockname()[1]}"
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve, [listener])
+            tasks.start_soon(_to_its_end, server, listener)
             try:
                 yield RunningServer(url, pem, core, faults)
             finally:
-                core.close()
                 server.should_exit = True
+                await core.aclose()

@@ -5,7 +5,7 @@ from hami.sim.apiserver.admission import Review
 from hami.sim.apiserver.call import Answer, Call, Target, json_answer
 from hami.sim.apiserver.core import Core
 from hami.sim.apiserver.errors import ApiRefusal, Obj, conflict, internal, invalid, precondition_failed, required, success
-from hami.sim.apiserver.kinds import PODS
+from hami.sim.apiserver.kinds import BINDINGS, PODS
 from hami.sim.apiserver.store import Stored
 
 _BINDING = ("", "v1", "Binding")
@@ -28,7 +28,7 @@ async def bind(core: Core, call: Call) -> Answer:
     binding = _decoded(call)
     name, legacy = binding["metadata"]["name"], not call.target.name
     review = Review(
-        PODS,
+        BINDINGS if legacy else PODS,
         "CREATE",
         call.user,
         name,

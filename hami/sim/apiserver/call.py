@@ -38,6 +38,9 @@ class Call:
         return self.method == "GET" and not self.target.name and self.query.get("watch", "").lower() in {"1", "true"}
 
     def decoded(self) -> Any:
+        if self.content_type.startswith("application/vnd.kubernetes.protobuf"):
+            why = "the body of the request was in an unknown format - accepted media types include: application/json"
+            raise ApiRefusal(415, why)
         try:
             return msgspec.json.decode(self.body)
         except msgspec.DecodeError as error:

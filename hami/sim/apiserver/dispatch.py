@@ -18,7 +18,7 @@ from hami.sim.apiserver.faults import Fault, Faults
 ADMIN = User()
 Allows = Callable[[User, str, Target], bool]
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_PROTOBUF_SCHEMA = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+_PROTOBUF_SCHEMA = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 class Dispatch:
@@ -36,7 +36,7 @@ class Dispatch:
             return
         response = await self._respond(request, fault)
         if fault is not None and fault.drop_answer:
-            _hang_up(request)
+            await _hang_up(request)
             return
         await response(scope, receive, send)
 
@@ -45,7 +45,7 @@ class Dispatch:
         if fault.delay:
             await anyio.sleep(fault.delay)
         if fault.drop:
-            _hang_up(request)
+            await _hang_up(request)
             return True
         if fault.status:
             details = {"retryAfterSeconds": fault.retry_after} if fault.retry_after else None
@@ -127,7 +127,8 @@ def _forbidden(call: Call, verb: str) -> ApiRefusal:
         if target.name
         else qualified(resource.plural, resource.group)
     )
-    message = f'{named} is forbidden: User "{call.user.name}" cannot {verb} resource "{plural}" in API group "{resource.group}" {where}'
+    asked = f'resource "{plural}" in API group "{resource.group}" {where}'
+    message = f'{named} is forbidden: User "{call.user.name}" cannot {verb} {asked}'
     return ApiRefusal(403, message, details=details_of(target.name, resource.plural, resource.group))
 
 
@@ -148,9 +149,11 @@ def _document(request: Request) -> Response:
     return Response(cast("bytes", answer.body), 200, media_type=answer.content_type)
 
 
-def _hang_up(request: Request) -> None:
+async def _hang_up(request: Request) -> None:
     """Close the socket under the request, as a crashed server or a broken network does."""
     request.scope["state"]["transport"].abort()
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _faulty(stream: AsyncIterator[bytes], fault: Fault, request: Request) -> AsyncIterator[bytes]:
@@ -172,4 +175,4 @@ async def _faulty(stream: AsyncIterator[bytes], fault: Fault, request: Request) 
     if fault.cut:
         yield b'{"type":"MODIFIED","object":{"kind":'
         await anyio.sleep(0.01)
-        _hang_up(request)
+        request.scope["state"]["transport"].abort()

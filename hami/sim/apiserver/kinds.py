@@ -79,6 +79,8 @@ PODS = Resource(
     selectable=_POD_FIELDS,
     generation=True,
 )
+BINDINGS = Resource("", "v1", "bindings", "Binding", "binding", True)
+"""Only ever posted to: the old way of binding, without a pod in the path."""
 NODES = Resource("", "v1", "nodes", "Node", "node", False, ("no",), ("status",), selectable=(*_META, "spec.unschedulable"))
 NAMESPACES = Resource(
     "", "v1", "namespaces", "Namespace", "namespace", False, ("ns",), ("status",), selectable=(*_META, "status.phase")

@@ -106,13 +106,19 @@ def json_patch(target: Obj, operations: Any) -> Obj:
     return patched
 
 
-def apply(content_type: str, target: Obj, patch: Any) -> Obj:
-    """The object after the patch; 415 for a dialect that is not one of the four."""
+def dialect_of(content_type: str) -> str:
+    """The dialect a request names; 415 when it is none of the four."""
     dialect = content_type.partition(";")[0].strip()
+    if dialect not in {MERGE, JSON, STRATEGIC, APPLY}:
+        raise ApiRefusal(415, "415: Unsupported Media Type", details={})
+    return dialect
+
+
+def apply(content_type: str, target: Obj, patch: Any) -> Obj:
+    """The object after the patch."""
+    dialect = dialect_of(content_type)
     if dialect == JSON:
         return json_patch(target, patch)
-    if dialect not in {MERGE, STRATEGIC, APPLY}:
-        raise ApiRefusal(415, "415: Unsupported Media Type", details={})
     if not isinstance(patch, dict):
         raise ApiRefusal(400, "error decoding patch: the patch is not a JSON object")
     patched = merge(target, patch) if dialect == MERGE else strategic(target, patch)

@@ -1,12 +1,13 @@
 """POST, PUT and PATCH: decode, fill in, mutate, validate, store; with the checks in the order the real server makes them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from hami.sim.apiserver import events, patch, shape, validate
+from hami.sim.apiserver import patch, shape, validate
 from hami.sim.apiserver.admission import Review
 from hami.sim.apiserver.call import Answer, Call, Target, json_answer
-from hami.sim.apiserver.core import Core, bare, full, full_json
+from hami.sim.apiserver.core import Core, full, full_json, stripped
 from hami.sim.apiserver.defaults import filled, quality_of_service, with_priority
 from hami.sim.apiserver.errors import (
     MODIFIED,
@@ -49,7 +50,7 @@ def decoded(call: Call) -> tuple[Obj, list[str]]:
         listed = ", ".join(f'unknown field "{path}"' for path in unknown)
         raise ApiRefusal(400, f"{told}: strict decoding error: {listed}")
     warned = unknown if call.query.get("fieldValidation") == "Warn" else []
-    kept = events.kept(resource, bare(obj))
+    kept = stripped(resource, obj)
     return {**kept, "metadata": dict(kept.get("metadata") or {})}, [f'unknown field "{path}"' for path in warned]
 
 
@@ -60,7 +61,7 @@ def normaliser(core: Core, resource: Resource) -> Callable[[Obj], Obj]:
         if complaint := shape.fault(resource, obj):
             raise internal(complaint)
         known, _ = shape.pruned(resource, obj)
-        return full(resource, _completed(core, resource, bare(known)))
+        return full(resource, _completed(core, resource, stripped(resource, known)))
 
     return normalise
 
@@ -133,7 +134,7 @@ async def create(core: Core, call: Call) -> Answer:
     )
     await core.admission.mutate(review, normaliser(core, resource))
     assert review.object is not None
-    obj = _born(core, resource, bare(review.object))
+    obj = _born(core, resource, stripped(resource, review.object))
     name = obj["metadata"]["name"]
     if causes := _causes(resource, obj):
         # Every kind outside core is named with its group here, events alone are not.
@@ -178,7 +179,10 @@ async def put(core: Core, call: Call) -> Answer:
 
 async def apply_patch(core: Core, call: Call) -> Answer:
     """Retried on a race unless the patch itself names a resourceVersion."""
-    operations, resource = call.decoded(), call.target.resource
+    dialect = patch.dialect_of(call.content_type)
+    operations, target, resource = call.decoded(), call.target, call.target.resource
+    if dialect == patch.APPLY and core.store.get(resource.store_key, target.namespace, target.name) is None:
+        return await create(core, replace(call, target=Target(resource, target.namespace)))
     named = isinstance(operations, dict) and bool((operations.get("metadata") or {}).get("resourceVersion"))
 
     def make(before: Obj) -> Obj:
@@ -190,7 +194,7 @@ async def apply_patch(core: Core, call: Call) -> Answer:
             details = {"causes": [{"reason": "FieldValueInvalid", "message": message, "field": "patch"}]}
             raise ApiRefusal(422, f' "" is invalid: patch: {message}', details=details)
         known, _ = shape.pruned(resource, patched)
-        return events.kept(resource, bare(known))
+        return stripped(resource, known)
 
     return await change(core, call, make, [], retry=not named)
 
@@ -241,7 +245,7 @@ async def _admitted(core: Core, call: Call, before: Stored, proposed: Obj) -> tu
     )
     await core.admission.mutate(review, normaliser(core, resource))
     assert review.object is not None
-    after = settled(target, before.obj, bare(review.object))
+    after = settled(target, before.obj, stripped(resource, review.object))
     if target.subresource != "ephemeralcontainers":
         causes += validate.of_update(resource, before.obj, after)
     causes += validate.of_object(resource, after)

@@ -5,6 +5,8 @@
  *   fail     scripted errors:  <function or *> <card index or *> <nvmlReturn_t>      (function without version suffix)
  *   fields   field values:     <card index> <field id> <value>                       (anything absent: not supported)
  *   remap    row remapping:    <card index> <corrected> <uncorrected> <pending> <failure>
+ *   topology nearest ancestor: <card index> <card index> <nvmlGpuTopologyLevel_t>           (absent: not supported)
+ *   links    active NVLinks:   <card index> <link> <remote bus id> <remote type>             (types: 0 GPU, 2 switch)
  *   types    event types:      <card index> <mask>                                   (absent: XID, both ECC, unavailable, action)
  *   events   appended lines:   <card index> <type> <data> [<gpu instance> <compute instance>]   or   error <nvmlReturn_t>
  *
@@ -230,6 +232,61 @@ int nvmlDeviceGetFieldValues(card_t *card, int count, field_t *fields) {
     }
     fclose(f);
     return OK;
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(card_t *one, card_t *other, int *level) {
+    row_t row;
+    char line[256];
+    int code = look("nvmlDeviceGetTopologyCommonAncestor", one, &row), a, b, found;
+    FILE *f;
+    if (code != OK) return code;
+    code = NOT_SUPPORTED;
+    f = script("topology");
+    if (f == NULL) return code;
+    while (fgets(line, sizeof line, f) != NULL) {
+        if (sscanf(line, "%d %d %d", &a, &b, &found) != 3) continue;
+        if ((a == one->index && b == other->index) || (b == one->index && a == other->index)) {
+            *level = found;
+            code = OK;
+        }
+    }
+    fclose(f);
+    return code;
+}
+
+static int link_of(const char *function, card_t *card, unsigned link, char *bus, unsigned *type) {
+    row_t row;
+    char line[256];
+    int code = look(function, card, &row), index;
+    unsigned at;
+    FILE *f;
+    if (code != OK) return code;
+    code = INVALID_ARGUMENT;
+    f = script("links");
+    if (f == NULL) return NOT_SUPPORTED;
+    while (code != OK && fgets(line, sizeof line, f) != NULL)
+        if (sscanf(line, "%d %u %31s %u", &index, &at, bus, type) == 4 && index == card->index && at == link) code = OK;
+    fclose(f);
+    return code;
+}
+
+int nvmlDeviceGetNvLinkState(card_t *card, unsigned link, unsigned *active) {
+    char bus[32];
+    unsigned type;
+    int code = link_of("nvmlDeviceGetNvLinkState", card, link, bus, &type);
+    if (code == OK) *active = 1;
+    return code;
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(card_t *card, unsigned link, unsigned *type) {
+    char bus[32];
+    return link_of("nvmlDeviceGetNvLinkRemoteDeviceType", card, link, bus, type);
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(card_t *card, unsigned link, pci_t *pci) {
+    unsigned type;
+    memset(pci, 0, sizeof *pci);
+    return link_of("nvmlDeviceGetNvLinkRemotePciInfo", card, link, pci->id, &type);
 }
 
 int nvmlDeviceGetRemappedRows(card_t *card, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failure) {

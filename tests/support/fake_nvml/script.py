@@ -42,6 +42,12 @@ class NvmlScript:
     def remap(self, card: int, *, pending: int = 0, failure: int = 0) -> None:
         self._add("remap", f"{card} 0 0 {pending} {failure}")
 
+    def topology(self, one: int, other: int, level: int) -> None:
+        self._add("topology", f"{one} {other} {level}")
+
+    def link(self, card: int, link: int, remote: str, *, switch: bool = False) -> None:
+        self._add("links", f"{card} {link} {remote} {2 if switch else 0}")
+
     def types(self, card: int, mask: int) -> None:
         self._add("types", f"{card} {mask}")
 

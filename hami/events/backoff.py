@@ -12,7 +12,7 @@ class Backoff:
 
     async def wait(self) -> None:
         self._failures = min(self._failures + 1, 16)
-        await anyio.sleep(random.uniform(self._least_s, min(self._most_s, 2 * self._least_s * 2**self._failures)))  # noqa: S311
+        await anyio.sleep(random.uniform(self._least_s, min(self._most_s, 2 * self._least_s * 2**self._failures)))  # noqa: S311 - jitter
 
     def reset(self) -> None:
         self._failures = 0

@@ -1,0 +1,104 @@
+"""Appending through the server function against plain XADD of the same bytes, and reading back."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+
+from benchmarks.row import Row, median, row
+from benchmarks.world import a_store, lives, registered
+from hami.events.catalog.union import FEED_EVENTS, entities_of
+from hami.events.codec import encode_envelope, seal
+from hami.events.envelope import START, Envelope
+from hami.events.log import Draft
+from hami.events.redis.store import RedisStore
+from hami.events.writer import EventWriter, wall_clock
+
+NODES, PIPE, ROUNDS, SINGLES = 200, 100, 30, 1500
+
+
+def _sealed(drafts: Sequence[Draft], producer: str) -> list[Envelope]:
+    now = wall_clock()
+    return [seal(draft, producer=producer, epoch=1, seq=seq, occurred_ms=now) for seq, draft in enumerate(drafts, start=1)]
+
+
+async def _rate(doing: Callable[[], Awaitable[int]]) -> float:
+    begun = time.perf_counter()
+    count = await doing()
+    return count / (time.perf_counter() - begun)
+
+
+async def _pipelined(store: RedisStore) -> tuple[float, float]:
+    """Commands a round trip: PIPE. Rounds of the two ways alternate, so that both see the same machine."""
+    drafts = list(lives(PIPE * ROUNDS // 4, NODES))
+    envelopes = _sealed(drafts, "pipe")
+    wire, keys = store.client.command, store.client.keys
+    plain: list[float] = []
+    function: list[float] = []
+    for start in range(0, len(envelopes), PIPE):
+        batch = list(zip(drafts, envelopes, strict=True))[start : start + PIPE]
+        xadds = [("XADD", "bench:plain", "*", "d", encode_envelope(envelope)) for _, envelope in batch]
+        calls = []
+        for draft, envelope in batch:
+            names, args = store.log.command_of(
+                [envelope], [entities_of(draft.event, draft.node)], feeds=[isinstance(draft.event, FEED_EVENTS)]
+            )
+            calls.append(("FCALL", "hami_append", len(names), *names, *args))
+        for commands, samples in ((xadds, plain), (calls, function)):
+            begun = time.perf_counter()
+            await wire.pipeline(commands)
+            samples.append(len(commands) / (time.perf_counter() - begun))
+    assert int(await wire.call("XLEN", keys.log)) >= len(envelopes)
+    return median(function), median(plain)
+
+
+async def _single(store: RedisStore) -> tuple[float, float]:
+    """Milliseconds for one append and for one XADD, alternating, each waited for."""
+    drafts = list(lives(SINGLES // 4, NODES, seed=3))
+    writer = EventWriter(store.log, "single")
+    await writer.start()
+    raw = [encode_envelope(envelope) for envelope in _sealed(drafts, "x")]
+    ours, plain = [], []
+    for draft, bytes_ in zip(drafts, raw, strict=True):
+        begun = time.perf_counter()
+        await writer.append([draft])
+        between = time.perf_counter()
+        await store.client.command.call("XADD", "bench:plain", "*", "d", bytes_)
+        ours.append(between - begun)
+        plain.append(time.perf_counter() - between)
+    return median(ours) * 1e3, median(plain) * 1e3
+
+
+async def _measure() -> list[Row]:
+    async with a_store() as (_, store):
+        await store.log.incarnation()
+        writer = EventWriter(store.log, "setup")
+        await writer.start()
+        await writer.append([registered(i) for i in range(NODES)])
+        function, plain = await _pipelined(store)
+        ours_ms, plain_ms = await _single(store)
+
+        async def read_all() -> int:
+            at, count = START, 0
+            while batch := await store.log.read(at):
+                at, count = batch[-1].position, count + len(batch)
+            return count
+
+        reading = await _rate(read_all)
+    return [
+        row(
+            "append.pipelined",
+            function,
+            "events/s",
+            baseline=plain,
+            baseline_name="XADD, same bytes, same pipeline",
+            limit=0.5,
+            at_least=True,
+        ),
+        row("append.single.p50", ours_ms, "ms", baseline=plain_ms, baseline_name="XADD, same bytes", limit=2.0),
+        row("log.read", reading, "events/s", note="read and decoded, no fold"),
+    ]
+
+
+def run() -> list[Row]:
+    return anyio.run(_measure)

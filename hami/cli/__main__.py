@@ -1,0 +1,5 @@
+"""`python -m hami.cli` is `hami`."""
+
+from hami.cli.main import main
+
+main()

@@ -1,0 +1,107 @@
+"""`hami sim apiserver|kubelet|scheduler`: the parts of the simulated Kubernetes as processes of their own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+
+from hami.cli.process import run_process
+from hami.cli.session import Session, Verb, pass_session
+from hami.domain.errors import InvalidInput
+
+
+@click.group()
+def command() -> None:
+    """Run parts of a simulated Kubernetes: an API server, kubelets, a scheduler that calls the extender."""
+
+
+@command.command("apiserver", cls=Verb)
+@click.option("--bind", default="127.0.0.1:6443", show_default=True, metavar="HOST:PORT", help="Where to listen; port 0 = any.")
+@click.option("--advertise", default="", metavar="URL", help="The address that the kubeconfig names; empty = the one bound.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a kubeconfig here.")
+@click.option("--node", "nodes", multiple=True, metavar="NAME", help="A node that exists from the start (repeatable).")
+@pass_session
+def apiserver(session: Session, bind: str, advertise: str, kubeconfig: Path | None, nodes: tuple[str, ...]) -> None:
+    """A Kubernetes API server in memory: what hami touches, as the real one does it on the wire. Everyone is admin."""
+    host, port = _address(bind)
+    run_process(session, _serve_api, host, port, advertise, kubeconfig, nodes)
+
+
+def _address(bind: str) -> tuple[str, int]:
+    host, _, port = bind.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InvalidInput("--bind", bind, "use HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+async def _serve_api(host: str, port: int, advertise: str, kubeconfig: Path | None, nodes: tuple[str, ...]) -> None:
+    from hami.sim.apiserver.app import Settings, serving
+
+    async with serving(Settings(host=host, port=port)) as server:
+        server.load("nodes", [_node(name) for name in nodes])
+        if kubeconfig is not None:
+            document = server.kubeconfig()
+            if advertise:
+                document["clusters"][0]["cluster"]["server"] = advertise
+            await anyio.Path(kubeconfig).write_text(json.dumps(document))
+        click.echo(server.url)
+        await anyio.sleep_forever()
+
+
+def _node(name: str) -> dict[str, Any]:
+    room = {"cpu": "16", "memory": "64Gi", "pods": "110"}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "gpu": "on"}},
+        "status": {"capacity": room, "allocatable": dict(room), "conditions": [ready]},
+    }
+
+
+def _kubeconfig(function: Any) -> Any:
+    return click.option("--kubeconfig", default="", metavar="FILE", help="Which API server; empty = the usual places.")(
+        function
+    )
+
+
+@command.command("kubelet", cls=Verb)
+@click.option("--node", required=True, metavar="NAME", help="The node that this kubelet runs.")
+@click.option("--root", required=True, type=click.Path(path_type=Path), help="Folder of device-plugins/ and pod-resources/.")
+@_kubeconfig
+@pass_session
+def kubelet(session: Session, node: str, root: Path, kubeconfig: str) -> None:
+    """A kubelet: real device-plugin and pod-resources sockets, imagined containers."""
+    run_process(session, _run_kubelet, node, root, kubeconfig)
+
+
+async def _run_kubelet(node: str, root: Path, kubeconfig: str) -> None:
+    from hami.kube.access import Kubeconfig
+    from hami.kube.client import KubeClient
+    from hami.sim.kubeapi import ClusterAccess
+    from hami.sim.kubelet.node import SimKubelet
+
+    async with KubeClient(Kubeconfig(kubeconfig)) as client:
+        await SimKubelet(node, root, ClusterAccess(client), capacity={"cpu": "16", "memory": "64Gi", "pods": "110"}).run()
+
+
+@command.command("scheduler", cls=Verb)
+@click.option("--extender", required=True, metavar="URL", help="Where hami's scheduler listens.")
+@click.option("--name", default="hami-scheduler", show_default=True, help="spec.schedulerName of the pods it places.")
+@_kubeconfig
+@pass_session
+def scheduler(session: Session, extender: str, name: str, kubeconfig: str) -> None:
+    """kube-scheduler's side of the extender protocol: its queue, its back-off, its events."""
+    run_process(session, _run_scheduler, extender, name, kubeconfig)
+
+
+async def _run_scheduler(extender: str, name: str, kubeconfig: str) -> None:
+    from hami.kube.access import Kubeconfig
+    from hami.kube.client import KubeClient
+    from hami.sim.kubeapi import ClusterAccess
+    from hami.sim.kubescheduler import Extender, KubeScheduler
+
+    async with KubeClient(Kubeconfig(kubeconfig)) as client:
+        await KubeScheduler(ClusterAccess(client), Extender(url=extender), name=name).run()

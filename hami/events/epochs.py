@@ -1,0 +1,31 @@
+"""An agent's epoch: a counter on its disk that never falls, not even when the disk is lost."""
+
+import os
+import time
+from pathlib import Path
+
+
+class EpochFile:
+    """`next()` is higher than every epoch this node ever had: one more than the file says, and not below the time in seconds,
+    which covers a lost file; the file covers a clock that was set back.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def next(self) -> int:
+        epoch = max(self._last() + 1, int(time.time()))
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._path.with_suffix(".new")
+        with fresh.open("w") as file:
+            file.write(f"{epoch}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._path)
+        return epoch
+
+    def _last(self) -> int:
+        try:
+            return int(self._path.read_text())
+        except (OSError, ValueError):
+            return 0

@@ -1,0 +1,74 @@
+"""Simulated devices told by files, so that another process can act on them: the demo's and docker compose's agents.
+
+`<file>` holds `{"devices": [...]}` in domain terms; lines appended to `<file>.faults` act at once, one JSON object each:
+`{"uuid": "GPU-a", "xid": 79}`, `{"uuid": "GPU-a", "lose": true}` or `{"uuid": "GPU-a", "restore": true}`.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import anyio
+import msgspec
+
+from hami.domain.device import Device
+from hami.domain.errors import InvalidInput
+from hami.nodeagent.backends.simulated import SimulatedBackend
+from hami.telemetry import get_logger
+
+log = get_logger("simulated")
+
+POLL_S: Final = 0.05
+
+
+class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    devices: tuple[Device, ...]
+
+
+class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    uuid: str
+    xid: int | None = None
+    lose: bool = False
+    restore: bool = False
+
+
+def load_script(path: Path) -> tuple[Device, ...]:
+    """Raises InvalidInput where the file is missing or malformed."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Script).devices
+    except OSError as error:
+        raise InvalidInput("agent.simulated_devices", str(path), error.strerror or "cannot be read") from error
+    except msgspec.DecodeError as error:
+        raise InvalidInput("agent.simulated_devices", str(path), str(error)) from error
+
+
+class ScriptedBackend(SimulatedBackend):
+    """A simulated backend and the file it listens to: `follow` runs beside the agent."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(load_script(path))
+        self._faults = path.with_name(path.name + ".faults")
+
+    async def follow(self) -> None:
+        """For ever. Lines that were there at the start are history."""
+        file = anyio.Path(self._faults)
+        done = (await file.read_text()).count("\n") if await file.exists() else 0
+        while True:
+            text = await file.read_text() if await file.exists() else ""
+            whole = text.count("\n")
+            for line in text.splitlines()[done:whole]:
+                self._act(line)
+            done = whole
+            await anyio.sleep(POLL_S)
+
+    def _act(self, line: str) -> None:
+        try:
+            act = msgspec.json.decode(line, type=Act)
+        except msgspec.DecodeError as error:
+            log.warning("line not understood", line=line[:200], error=str(error))
+            return
+        if act.lose:
+            self.lose(act.uuid)
+        elif act.restore:
+            self.restore(act.uuid)
+        elif act.xid is not None:
+            self.strike(act.uuid, act.xid)

@@ -1,0 +1,140 @@
+"""Tying Allocate to containers afterwards: the kubelet's checkpoint and pod-resources say who got which answer."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import anyio
+from google.protobuf.message import DecodeError
+
+from hami.domain.allocation import Reservation
+from hami.domain.errors import InvalidInput
+from hami.events.catalog.allocation import AllocationPrepared
+from hami.nodeagent.caches import PREFIX, CacheFolders
+from hami.nodeagent.decide.served import difference
+from hami.nodeagent.feed import ReservationBook
+from hami.nodeagent.pb import deviceplugin_pb2 as pb
+from hami.nodeagent.plugin import Served
+from hami.nodeagent.podresources import CHECKPOINT, GivenTo, PodResources, read_checkpoint
+from hami.nodeagent.ports import Publisher
+from hami.nodeagent.state import ServedContainer, StateFile
+from hami.telemetry import get_logger
+
+log = get_logger("delivery")
+
+
+class DeliveryWatch:
+    """Looks after every Allocate and on a timer. A container is told of once; one whose reservation is not known yet, later.
+
+    `strangers`: containers that hold devices without a reservation, by `<pod uid>/<container>`.
+    """
+
+    def __init__(
+        self,
+        kubelet_dir: Path,
+        pod_resources: Path,
+        resource: str,
+        *,
+        book: ReservationBook,
+        memory: StateFile,
+        caches: CacheFolders,
+        publisher: Publisher,
+        every_s: float = 5.0,
+    ) -> None:
+        self._checkpoint, self._pod_resources, self._resource = kubelet_dir / CHECKPOINT, pod_resources, resource
+        self._book, self._memory, self._caches, self._publisher = book, memory, caches, publisher
+        self._every_s = every_s
+        self._wake = anyio.Event()
+        self.strangers: frozenset[str] = frozenset()
+
+    def served(self, _: Served) -> None:
+        """An Allocate has been answered: look soon."""
+        self._wake.set()
+
+    def is_served(self, uid: str, container: str) -> bool:
+        return f"{uid}/{container}" in self._memory.state.served
+
+    async def run(self) -> None:
+        async with PodResources(self._pod_resources, resource=self._resource) as resources:
+            while True:
+                await self.look(resources)
+                with anyio.move_on_after(self._every_s):
+                    await self._wake.wait()
+                self._wake = anyio.Event()
+
+    async def look(self, resources: PodResources) -> None:
+        """1 read a source, 2 tell of new containers, 3 forget those that are gone, 4 remove folders nobody holds.
+
+        Only the checkpoint is complete: what is missing from the list of running containers may still be there.
+        """
+        given, complete = await self._given(resources)
+        strangers = set()
+        for each in given:
+            key = f"{each.uid}/{each.container}"
+            if key not in self._memory.state.served:
+                reservation = self._book.of_pod(each.uid)
+                if reservation is None:
+                    strangers.add(key)
+                else:
+                    self._prepared(key, each, reservation)
+        self._say_strangers(frozenset(strangers))
+        if complete:
+            self._forget({f"{each.uid}/{each.container}" for each in given})
+            self._caches.sweep({_cache_dir(each.answer) for each in given})
+
+    async def _given(self, resources: PodResources) -> tuple[tuple[GivenTo, ...], bool]:
+        """(containers, whether these are all). Where the checkpoint cannot be read, the running ones come from pod-resources."""
+        try:
+            given = read_checkpoint(self._checkpoint, self._resource)
+        except InvalidInput as error:
+            log.warning("kubelet checkpoint unreadable, using pod-resources alone", error=str(error))
+            given = None
+        if given is not None:
+            return given, True
+        return self._by_name(await resources.listed() or {}), False
+
+    def _by_name(self, listed: Mapping[tuple[str, str, str], tuple[str, ...]]) -> tuple[GivenTo, ...]:
+        found = []
+        for (namespace, name, container), ids in listed.items():
+            reservation = self._book.of_name(namespace, name)
+            if reservation is not None:
+                found.append(GivenTo(uid=reservation.owner.uid, container=container, device_ids=ids))
+        return tuple(found)
+
+    def _prepared(self, key: str, given: GivenTo, reservation: Reservation) -> None:
+        differs = difference(reservation, given.container, given.device_ids)
+        if differs:
+            log.warning("served differs from reserved", pod=given.uid, container=given.container, difference=differs)
+        event = AllocationPrepared(
+            reservation=reservation.id,
+            owner_uid=given.uid,
+            namespace=reservation.owner.namespace,
+            container=given.container,
+            device_ids=given.device_ids,
+            difference=differs,
+        )
+        self._publisher.publish(event, subject=given.uid)
+        self._memory.state.served[key] = ServedContainer(
+            pod_uid=given.uid, container=given.container, reservation=reservation.id, cache_dir=_cache_dir(given.answer)
+        )
+        self._memory.save()
+
+    def _say_strangers(self, strangers: frozenset[str]) -> None:
+        for key in sorted(strangers - self.strangers):
+            log.warning("container holds devices without a known reservation: it sees none", container=key)
+        self.strangers = strangers
+
+    def _forget(self, present: set[str]) -> None:
+        gone = [key for key in self._memory.state.served if key not in present]
+        for key in gone:
+            del self._memory.state.served[key]
+        if gone:
+            self._memory.save()
+
+
+def _cache_dir(answer: bytes) -> str:
+    """The cache folder in an answer of ours that the kubelet stored; empty when there is none."""
+    try:
+        response = pb.ContainerAllocateResponse.FromString(answer)
+    except DecodeError:
+        return ""
+    return next((m.host_path for m in response.mounts if m.host_path.rpartition("/")[2].startswith(PREFIX)), "")

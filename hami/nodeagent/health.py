@@ -1,0 +1,183 @@
+"""Watching the cards: reports of the backend -> decide -> board first, memory second, events last.
+
+The kubelet must know before anybody else, with or without a store; what is remembered outlives this process.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+import msgspec
+
+from hami.domain.device import Health
+from hami.domain.errors import DeviceUnavailable
+from hami.domain.units import EpochMs
+from hami.events.catalog.device import DeviceHealthChanged, FaultObserved
+from hami.events.catalog.device import FaultKind as EventKind
+from hami.nodeagent.backends.base import DeviceBackend
+from hami.nodeagent.board import Board
+from hami.nodeagent.decide.faults import CardHealth, Fault, FaultKind, HealthTransition, Observation
+from hami.nodeagent.decide.health import HealthPolicy, kubelet_healthy, observe, recover
+from hami.nodeagent.ports import Publisher
+from hami.nodeagent.state import StateFile
+from hami.telemetry import get_logger
+
+log = get_logger("health")
+
+_EVENT_KIND: Final[dict[FaultKind, EventKind]] = {
+    FaultKind.XID: EventKind.XID,
+    FaultKind.ECC_DOUBLE_BIT: EventKind.ECC,
+    FaultKind.POISON_FATAL: EventKind.ECC,
+    FaultKind.POISON_CONTAINED: EventKind.ECC,
+    FaultKind.GPU_LOST: EventKind.GPU_LOST,
+    FaultKind.GPU_UNAVAILABLE: EventKind.GPU_LOST,
+    FaultKind.RETIREMENT_FAILURE: EventKind.ROW_REMAP,
+    FaultKind.RECOVERY_ACTION: EventKind.RECOVERY_ACTION,
+    FaultKind.RESET_REQUIRED: EventKind.RECOVERY_ACTION,
+    FaultKind.UNREACHABLE: EventKind.PROBE,
+}
+
+
+class HealthTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds. `retry_s`: pause before a library that failed is asked again."""
+
+    wait_s: float = 5.0
+    poll_s: float = 30.0
+    retry_s: float = 5.0
+
+
+class HealthWatch:
+    """Owner of the cards' health on this node. `health_of` is what registration carries."""
+
+    def __init__(
+        self,
+        backend: DeviceBackend,
+        board: Board,
+        memory: StateFile,
+        publisher: Publisher,
+        *,
+        policy: HealthPolicy,
+        boot_id: str,
+        clock: Callable[[], EpochMs],
+        timing: HealthTiming | None = None,
+    ) -> None:
+        self._backend, self._board, self._memory, self._publisher = backend, board, memory, publisher
+        self._policy, self._boot_id, self._clock = policy, boot_id, clock
+        self._timing = timing or HealthTiming()
+        self._unmonitored: dict[str, str] = {}
+        self._nobodys: set[tuple[FaultKind, int]] = set()
+
+    def health_of(self, uuid: str) -> Health:
+        card = self._memory.state.cards.get(uuid)
+        return Health.HEALTHY if card is None else card.health
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._listen)
+            tasks.start_soon(self._poll)
+
+    def report(self, fault: Fault) -> None:
+        """One report, decided and told, in one go."""
+        if not fault.uuid:
+            self._without_card(fault)
+            return
+        card = self._card(fault.uuid)
+        self._tell(card, observe(card, fault, self._policy, now=self._clock(), boot_id=self._boot_id), fault)
+
+    async def probe(self, uuid: str) -> None:
+        """Ask one card: its state may be a fault by itself, or the evidence that old faults are over."""
+        evidence, faults = await self._backend.probe(uuid)
+        for fault in faults:
+            self.report(fault)
+        if evidence.probe_passed and self._card(uuid).unreachable:
+            self.report(Fault(uuid=uuid, kind=FaultKind.ANSWERS_AGAIN))
+        if not faults:
+            card, proof = self._card(uuid), msgspec.structs.replace(evidence, boot_id=self._boot_id)
+            self._tell(card, recover(card, proof, self._policy, now=self._clock()), None)
+
+    def unmonitored(self, cards: dict[str, str]) -> None:
+        """Cards whose faults will not be heard: neither sick nor proven well. Told once for each reason."""
+        for uuid, why in cards.items():
+            if self._unmonitored.get(uuid) != why:
+                log.warning("card is not monitored", device=uuid, why=why)
+                self._publisher.publish(FaultObserved(device=uuid, kind=EventKind.UNMONITORED, detail=why), subject=uuid)
+        self._unmonitored = dict(cards)
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                for fault in await self._backend.wait_faults(self._timing.wait_s):
+                    self.report(fault)
+            except DeviceUnavailable as error:
+                await self._library_failed(str(error))
+                await anyio.sleep(self._timing.retry_s)
+
+    async def _library_failed(self, why: str) -> None:
+        """Nothing is known of any card then. That is no fault of theirs, and no proof of health either."""
+        log.warning("device library failed", error=why)
+        for offer in self._board.offers:
+            self.report(Fault(uuid=offer.uuid, kind=FaultKind.UNREACHABLE, detail="the device library does not answer"))
+        with contextlib.suppress(DeviceUnavailable):
+            await self._backend.close()
+        with contextlib.suppress(DeviceUnavailable):
+            await self._backend.open()
+
+    async def _poll(self) -> None:
+        """Levels hold without any event, so they are read at the start and then on a timer."""
+        while True:
+            for offer in self._board.offers:
+                try:
+                    await self.probe(offer.uuid)
+                except DeviceUnavailable as error:
+                    log.warning("card cannot be probed", device=offer.uuid, error=str(error))
+            await anyio.sleep(self._timing.poll_s)
+
+    def _card(self, uuid: str) -> CardHealth:
+        return self._memory.state.cards.get(uuid) or CardHealth(uuid=uuid)
+
+    def _without_card(self, fault: Fault) -> None:
+        """A report that no card owns up to: on record once, condemns nobody."""
+        key = fault.kind, fault.code
+        if key not in self._nobodys:
+            self._nobodys.add(key)
+            log.warning("fault without a card", kind=fault.kind.value, code=fault.code, detail=fault.detail)
+            self._publisher.publish(_event(fault))
+
+    def _tell(self, before: CardHealth, seen: Observation, fault: Fault | None) -> None:
+        """1 board (kubelet), 2 memory, 3 events."""
+        if seen.card == before:
+            return
+        uuid = seen.card.uuid
+        self._board.mark(uuid, healthy=kubelet_healthy(seen.card.health))
+        self._memory.state.cards[uuid] = seen.card
+        if seen.fresh or seen.transition is not None or fault is None:
+            self._memory.save()
+        if fault is not None and seen.fresh:
+            self._publisher.publish(_event(fault), subject=uuid)
+        if seen.transition is not None:
+            log.warning("health changed", device=uuid, health=seen.card.health.value, reason=seen.card.reason)
+            self._publisher.publish(_changed(seen.transition), subject=uuid)
+
+
+def _event(fault: Fault) -> FaultObserved:
+    code = fault.recovery_action if fault.kind is FaultKind.RECOVERY_ACTION else fault.code
+    return FaultObserved(
+        device=fault.uuid,
+        kind=_EVENT_KIND[fault.kind],
+        code=code or 0,
+        detail=": ".join(part for part in (fault.kind.value, fault.detail) if part),
+        gpu_instance=fault.gpu_instance,
+        compute_instance=fault.compute_instance,
+    )
+
+
+def _changed(transition: HealthTransition) -> DeviceHealthChanged:
+    return DeviceHealthChanged(
+        device=transition.uuid,
+        was=transition.before,
+        now=transition.after,
+        reason=transition.reason,
+        evidence=transition.evidence,
+        policy_version=transition.policy_version,
+    )

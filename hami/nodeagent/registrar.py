@@ -1,0 +1,114 @@
+"""Telling the cluster which devices this node has: at the start and on change, never on a timer."""
+
+import anyio
+import msgspec
+
+from hami.domain.cluster import Delivery
+from hami.domain.device import Device, Health
+from hami.domain.errors import DeviceUnavailable
+from hami.events.catalog.handshake import HandshakeReported
+from hami.events.catalog.node import NodeRegistered
+from hami.nodeagent.backends.base import DeviceBackend, Inventory
+from hami.nodeagent.board import Board, Offer
+from hami.nodeagent.decide.health import kubelet_healthy
+from hami.nodeagent.decide.register import DeviceSet, NodeConfig, device_set, differs
+from hami.nodeagent.health import HealthWatch
+from hami.nodeagent.ports import Publisher
+from hami.nodeagent.state import StateFile
+from hami.telemetry import get_logger
+
+log = get_logger("registrar")
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Who this node is, for one life of the agent."""
+
+    node: str
+    node_uid: str = ""
+    boot_id: str = ""
+    version: str = ""
+    delivery: Delivery = Delivery.IDENTITY
+    numa_to_kubelet: bool = False
+    """Whether the kubelet is told the cards' NUMA nodes (its topology manager then counts them in)."""
+
+
+class Registrar:
+    """Looks at the cards, puts them on the board, tells the cluster of changes, answers with a digest of what it told."""
+
+    def __init__(
+        self,
+        backend: DeviceBackend,
+        board: Board,
+        memory: StateFile,
+        publisher: Publisher,
+        *,
+        health: HealthWatch,
+        config: NodeConfig,
+        facts: NodeFacts,
+    ) -> None:
+        self._backend, self._board, self._memory, self._publisher = backend, board, memory, publisher
+        self._health, self._config, self._facts = health, config, facts
+        self._told = False
+        self._left_out: dict[str, str] = {}
+
+    def report(self) -> HandshakeReported:
+        """The answer to a handshake, its nonce left to whoever answers."""
+        told = DeviceSet(devices=self._memory.state.told)
+        return HandshakeReported(nonce="", epoch=self._publisher.state.epoch, digest=told.digest)
+
+    async def look(self) -> None:
+        """1 ask the library, 2 decide the set, 3 board, 4 tell the cluster if it differs (at the start: always)."""
+        found = await self._backend.inventory()
+        offered = device_set(self._with_missing(found), self._config, self._remembered())
+        self._say_left_out(offered.left_out)
+        self._board.show(self._offer(device) for device in offered.devices)
+        if not self._told or differs(self._memory.state.told, offered):
+            self._tell(offered)
+        self._health.unmonitored(found.unmonitored)
+
+    async def run(self, every_s: float) -> None:
+        """For ever. A library that does not answer leaves the board as it is: health says what is known of the cards."""
+        while True:
+            try:
+                await self.look()
+            except DeviceUnavailable as error:
+                log.warning("no inventory", error=str(error))
+            await anyio.sleep(every_s)
+
+    def _with_missing(self, found: Inventory) -> list[Device]:
+        """A card that was seen and cannot be described now stays in the set: its fault is known, its pods still count."""
+        seen = self._memory.state.seen
+        sick = {uuid for uuid, card in self._memory.state.cards.items() if card.health is not Health.HEALTHY}
+        present = {device.uuid for device in found.devices}
+        kept = [each for each in seen if each.uuid not in present and (each.uuid in found.unavailable or each.uuid in sick)]
+        cards = sorted([*found.devices, *kept], key=lambda each: (each.index, each.uuid))
+        self._memory.state.seen = tuple(cards)
+        return cards
+
+    def _remembered(self) -> dict[str, Health]:
+        return {uuid: card.health for uuid, card in self._memory.state.cards.items()}
+
+    def _offer(self, device: Device) -> Offer:
+        numa = device.numa if self._facts.numa_to_kubelet else -1
+        return Offer(uuid=device.uuid, slots=device.slots, healthy=kubelet_healthy(device.health), numa=numa)
+
+    def _tell(self, offered: DeviceSet) -> None:
+        event = NodeRegistered(
+            vendor=self._backend.vendor,
+            devices=offered.devices,
+            node_uid=self._facts.node_uid,
+            boot_id=self._facts.boot_id,
+            delivery=self._facts.delivery,
+            agent_version=self._facts.version,
+        )
+        self._publisher.publish(event, subject=self._facts.node)
+        self._told = True
+        self._memory.state.told = offered.devices
+        self._memory.save()
+        log.info("registered with the cluster", devices=len(offered.devices), digest=offered.digest)
+
+    def _say_left_out(self, left_out: dict[str, str]) -> None:
+        for uuid, why in left_out.items():
+            if self._left_out.get(uuid) != why:
+                log.warning("card is not offered", device=uuid, why=why)
+        self._left_out = dict(left_out)

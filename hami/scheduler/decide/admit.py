@@ -1,0 +1,248 @@
+"""The mutating webhook: what is added to a pod that asks for devices, and what is refused before it exists.
+
+A pod that asks is marked by a label, goes to our scheduler, and its containers refer to annotations that only the Binding
+writes (docs/delivery.md). A pod whose request cannot be read is refused: it would run without being counted.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from hami.domain.cluster import ClusterSnapshot
+from hami.domain.pod import Container, EnvVar, Pod, Quantity
+from hami.domain.request import ContainerRequest, PodRequest
+from hami.scheduler.decide import patch, quota
+from hami.scheduler.decide.patch import Operation
+from hami.vendors import identity, quantities
+from hami.vendors.registry import by_word
+from hami.vendors.requests import containers_of, malformed, pod_request
+from hami.vendors.vendor import Vendor
+
+_DEFAULT_SCHEDULER: Final = "default-scheduler"
+_PRIORITY_ENV: Final = "CUDA_TASK_PRIORITY"
+_CORE_POLICY_ENV: Final = "GPU_CORE_UTILIZATION_POLICY"
+
+
+class Admitted(msgspec.Struct, frozen=True, kw_only=True):
+    """Let the pod in with these JSON Patch operations (none = unchanged)."""
+
+    patch: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class Denied(msgspec.Struct, frozen=True):
+    """Refuse: HTTP code and message as the user sees them."""
+
+    code: int
+    message: str
+
+
+class Ignored(msgspec.Struct, frozen=True):
+    """Not ours: let the pod in untouched, saying why."""
+
+    message: str
+
+
+class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`scheduler_name` empty: pods keep their scheduler."""
+
+    vendors: tuple[Vendor, ...]
+    scheduler_name: str = "hami-scheduler"
+    force_overwrite: bool = True
+
+    @property
+    def reserved(self) -> frozenset[str]:
+        return identity.reserved_keys(key for each in self.vendors for key in (each.keys.allocated, each.keys.mig))
+
+
+class _Changed(msgspec.Struct, frozen=True, kw_only=True):
+    """One container's part: limits and environment to add; `found` = HAMi's word for 'asks for devices'."""
+
+    place: str
+    container: Container
+    limits: dict[str, Quantity]
+    env: tuple[EnvVar, ...]
+    found: bool
+
+
+def mutate(pod: Pod, settings: AdmissionSettings, snapshot: ClusterSnapshot) -> Admitted | Denied | Ignored:
+    if not pod.spec.containers:
+        return Denied(403, "pod has no containers")
+    if _other_scheduler(pod, settings):
+        return Ignored("pod already has different scheduler assigned")
+    refused = _refused_keys(pod, settings) or _refused_percentage(pod, settings.vendors) or _refused_quantity(pod, settings)
+    if refused is not None:
+        return refused
+    changed = [_change(place, container, settings.vendors) for place, _, container in containers_of(pod)]
+    ours = any(each.found for each in changed)
+    refused = _refused_company(pod, settings, ours=ours)
+    if refused is not None:
+        return refused
+    request = pod_request(_after(pod, changed), settings.vendors)
+    if quota.exceeded(snapshot, request, settings.vendors) is not None:
+        return Denied(403, "exceeding resource quota")
+    return _with_identity(pod, settings, changed, request, ours=ours)
+
+
+def _other_scheduler(pod: Pod, settings: AdmissionSettings) -> bool:
+    name = pod.spec.scheduler_name
+    if not name or (name == _DEFAULT_SCHEDULER and settings.force_overwrite):
+        return False
+    return not settings.scheduler_name or name != settings.scheduler_name
+
+
+def _refused_keys(pod: Pod, settings: AdmissionSettings) -> Denied | None:
+    exact = settings.reserved
+    for key in sorted(pod.metadata.notes):
+        if identity.is_reserved(key, exact):
+            return Denied(403, f"annotation {key} is reserved: only hami writes it")
+    return None
+
+
+def _refused_percentage(pod: Pod, vendors: Sequence[Vendor]) -> Denied | None:
+    for _, _, container in containers_of(pod):
+        for vendor in vendors:
+            name = vendor.resources.percentage
+            value = container.limit(name) if name else None
+            number = None if value is None else quantities.as_integer(value)
+            if number is not None and not 0 <= number <= 100:
+                why = f"invalid {name} value {number} in container {container.name}: must be an integer between 0 and 100"
+                return Denied(500, why)
+    return None
+
+
+def _refused_quantity(pod: Pod, settings: AdmissionSettings) -> Denied | None:
+    error = malformed(pod, settings.vendors)
+    return None if error is None else Denied(422, str(error))
+
+
+def _refused_company(pod: Pod, settings: AdmissionSettings, *, ours: bool) -> Denied | None:
+    """What a pod that asks for devices must not have: a privileged container, a node of its own choosing."""
+    if not ours:
+        return None
+    for _, _, container in containers_of(pod):
+        if container.security_context is not None and container.security_context.privileged:
+            return Denied(403, f"container {container.name} is privileged")
+    if settings.scheduler_name and pod.spec.node_name:
+        return Denied(403, "pod has node assigned")
+    return None
+
+
+def _change(place: str, container: Container, vendors: Sequence[Vendor]) -> _Changed:
+    limits: dict[str, Quantity] = {}
+    env: list[EnvVar] = []
+    found = False
+    for vendor in vendors:
+        added, asks = defaults_of(container, vendor)
+        limits.update(added)
+        found = found or asks
+        env.extend(_plain_env(container, vendor, asks=asks))
+    return _Changed(place=place, container=container, limits=limits, env=tuple(env), found=found)
+
+
+def defaults_of(container: Container, vendor: Vendor) -> tuple[dict[str, Quantity], bool]:
+    """Limits to add and whether the container asks for this vendor's devices.
+
+    A share without a count means the default count. A count with neither cores nor a part of the memory means the whole card.
+    """
+    names = vendor.resources
+    limits = (container.resources.limits if container.resources else None) or {}
+    added: dict[str, Quantity] = {}
+    found = names.count in limits
+    if not found and vendor.default_count > 0 and any(name in limits for name in (names.cores, names.memory, names.percentage)):
+        added[names.count] = str(vendor.default_count)
+        found = True
+    counted = found or container.limit(names.count) is not None
+    if counted and names.cores and container.limit(names.cores) is None and _whole_card(container, vendor):
+        added[names.cores] = "100"
+        found = True
+    return added, found
+
+
+def _whole_card(container: Container, vendor: Vendor) -> bool:
+    names = vendor.resources
+    percentage = container.limit(names.percentage) if names.percentage else None
+    if percentage is not None:
+        return quantities.as_integer(percentage) == 100
+    return not names.memory or container.limit(names.memory) is None
+
+
+def _plain_env(container: Container, vendor: Vendor, *, asks: bool) -> list[EnvVar]:
+    env = []
+    limits = (container.resources.limits if container.resources else None) or {}
+    priority = limits.get(vendor.resources.priority) if vendor.resources.priority else None
+    if priority is not None and (number := quantities.as_integer(priority)) is not None:
+        env.append(EnvVar(name=_PRIORITY_ENV, value=str(number)))
+    if vendor.core_policy:
+        env.append(EnvVar(name=_CORE_POLICY_ENV, value=vendor.core_policy))
+    if not asks and vendor.overwrite_env:
+        env.append(EnvVar(name=identity.VISIBLE_ENV, value="none"))
+    return env
+
+
+def _after(pod: Pod, changed: Sequence[_Changed]) -> Pod:
+    """The pod with the limits it will have."""
+    inits = len(pod.spec.init_containers or ())
+    containers = [patch.limited(each.container, each.limits) for each in changed]
+    spec = msgspec.structs.replace(pod.spec, init_containers=containers[:inits] or None, containers=containers[inits:])
+    return msgspec.structs.replace(pod, spec=spec)
+
+
+def _with_identity(
+    pod: Pod, settings: AdmissionSettings, changed: Sequence[_Changed], request: PodRequest, *, ours: bool
+) -> Admitted | Denied:
+    operations: list[Operation] = []
+    for each, asked in zip(changed, request.containers, strict=True):
+        env = _identity_env(each, asked, settings.vendors) if ours else ()
+        if isinstance(env, Denied):
+            return env
+        at = _pointer_of(each.place)
+        operations += patch.with_limits(each.container, at, each.limits)
+        operations += patch.with_env(each.container, at, (*each.env, *env))
+    if ours:
+        operations += patch.with_label(pod, identity.LABEL, identity.LABEL_VALUE)
+        if settings.scheduler_name and pod.spec.scheduler_name != settings.scheduler_name:
+            operations.append(patch.add("/spec/schedulerName", settings.scheduler_name))
+        runtime = next((v.runtime_class for v in settings.vendors if v.runtime_class and _sells(v, changed)), "")
+        if runtime and pod.spec.runtime_class_name is None:
+            operations.append(patch.add("/spec/runtimeClassName", runtime))
+    return Admitted(patch=tuple(operations))
+
+
+def _sells(vendor: Vendor, changed: Sequence[_Changed]) -> bool:
+    return any(defaults_of(each.container, vendor)[1] for each in changed)
+
+
+def _identity_env(each: _Changed, asked: ContainerRequest, vendors: Sequence[Vendor]) -> tuple[EnvVar, ...] | Denied:
+    """References for a container that asks; what is there already and the same stays, anything else of that name is refused."""
+    wanted: dict[str, str] = {}
+    for request in asked.requests:
+        vendor = by_word(vendors, request.vendor)
+        if vendor is not None and vendor.identity:
+            wanted |= identity.references(asked.name, request.count)
+    if not wanted:
+        return ()
+    there = set()
+    for env in each.container.env or ():
+        if not identity.is_identity_env(env.name):
+            continue
+        if env.name not in wanted or not refers_to(env, wanted[env.name]):
+            return Denied(403, f"{each.place}: environment {env.name} is set by hami for containers that ask for devices")
+        there.add(env.name)
+    return tuple(_reference(name, key) for name, key in wanted.items() if name not in there)
+
+
+def _reference(name: str, key: str) -> EnvVar:
+    return EnvVar(name=name, value_from={"fieldRef": {"fieldPath": identity.field_path(key)}})
+
+
+def refers_to(env: EnvVar, key: str) -> bool:
+    """Is this variable exactly our reference to that annotation?"""
+    source = (env.value_from or {}).get("fieldRef")
+    return not env.value and isinstance(source, dict) and source.get("fieldPath") == identity.field_path(key)
+
+
+def _pointer_of(place: str) -> str:
+    """`spec.containers[2]` -> `/spec/containers/2`."""
+    return "/" + place.replace(".", "/").replace("[", "/").replace("]", "")

@@ -1,0 +1,152 @@
+"""What the API says against what the log says: events that make the log true again.
+
+Runs over one snapshot and one complete list of pods. Safe to run on every replica: each event is appended on the expected
+version of its pod, so the second one conflicts and is dropped.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from hami.domain.allocation import Allocation, ContainerShares, DeviceShare, Phase, PodOwner, Reservation, usage_of
+from hami.domain.cluster import ClusterSnapshot
+from hami.domain.errors import InvalidInput
+from hami.domain.request import ContainerKind
+from hami.domain.units import EpochMs
+from hami.events.catalog.allocation import (
+    AllocationBound,
+    AllocationFailed,
+    AllocationLapsed,
+    AllocationReleased,
+    AllocationReserved,
+    AllocationShrunk,
+)
+from hami.events.catalog.journal import Corrected
+from hami.vendors import annotations, identity
+from hami.vendors.vendor import Vendor
+
+Action = (
+    AllocationReserved
+    | AllocationBound
+    | AllocationReleased
+    | AllocationLapsed
+    | AllocationFailed
+    | AllocationShrunk
+    | Corrected
+)
+
+
+class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod as the API lists it. `containers`: names and kinds, init containers first. `init_done`: they all ended well."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str = ""
+    phase: str = ""
+    init_done: bool = False
+    containers: tuple[tuple[str, ContainerKind], ...] = ()
+    annotations: Mapping[str, str] = {}
+
+    @property
+    def finished(self) -> bool:
+        return self.phase in {"Succeeded", "Failed"}
+
+
+def reconcile(
+    snapshot: ClusterSnapshot, api_pods: Mapping[str, PodFacts], vendors: Sequence[Vendor], *, now_ms: int, settle_ms: int = 0
+) -> list[Action]:
+    """Events in order of allocation id, then adoptions in order of pod uid. The list must be younger than the snapshot.
+
+    A pod absent from the list counts as gone, except that a reservation not yet bound has until its deadline plus `settle_ms`.
+    """
+    found: list[Action] = []
+    for key in sorted(snapshot.allocations):
+        allocation = snapshot.allocations[key]
+        if allocation.live:
+            found.extend(_settle(allocation, api_pods.get(allocation.reservation.owner.uid), now_ms, settle_ms))
+    for uid in sorted(api_pods):
+        pod = api_pods[uid]
+        if pod.node and not pod.finished and snapshot.allocation_of(uid) is None:
+            found.extend(_adopt(pod, vendors, now_ms))
+    return found
+
+
+def _settle(allocation: Allocation, pod: PodFacts | None, now_ms: int, settle_ms: int) -> list[Action]:
+    reservation = allocation.reservation
+    named = {"reservation": allocation.id, "owner_uid": reservation.owner.uid, "namespace": reservation.owner.namespace}
+    overdue = now_ms > reservation.deadline_ms + settle_ms
+    if not isinstance(reservation.owner, PodOwner):
+        return []
+    if pod is None:
+        if allocation.phase is Phase.RESERVED:
+            return [AllocationLapsed(**named, reason="deadline")] if overdue else []
+        return [AllocationReleased(**named, reason="pod_absent")]
+    if pod.finished:
+        return [AllocationReleased(**named, reason="pod_succeeded" if pod.phase == "Succeeded" else "pod_failed")]
+    if pod.node and pod.node != reservation.node:
+        what = f"pod {pod.namespace}/{pod.name}"
+        return [
+            Corrected(what=what, fold_said=reservation.node, api_said=pod.node),
+            AllocationFailed(**named, reason=f"the API has the pod on {pod.node}"),
+        ]
+    if allocation.phase is Phase.RESERVED:
+        if pod.node:
+            return [AllocationBound(**named, adopted="the API has the pod on its node")]
+        return [AllocationLapsed(**named, reason="deadline")] if overdue else []
+    if pod.init_done and not allocation.init_done and _shrinks(reservation):
+        return [AllocationShrunk(**named)]
+    return []
+
+
+def _shrinks(reservation: Reservation) -> bool:
+    return usage_of(reservation.containers) != usage_of(reservation.containers, init_done=True)
+
+
+def _adopt(pod: PodFacts, vendors: Sequence[Vendor], now_ms: int) -> list[Action]:
+    """A running pod that carries an allocation we do not know: from before a wipe, or placed by HAMi itself."""
+    try:
+        containers = adopted_containers(pod, vendors)
+    except InvalidInput as error:
+        return [Corrected(what=f"pod {pod.namespace}/{pod.name}", fold_said="no allocation", api_said=str(error))]
+    if not any(each.shares for each in containers):
+        return []
+    reservation = Reservation(
+        id=pod.annotations.get(identity.RESERVATION) or f"adopted-{pod.uid}",
+        owner=PodOwner(pod.uid, pod.namespace, pod.name),
+        node=pod.node,
+        containers=containers,
+        scheduler="adopted",
+        deadline_ms=EpochMs(now_ms),
+        annotations=dict(pod.annotations),
+    )
+    named = {"reservation": reservation.id, "owner_uid": pod.uid, "namespace": pod.namespace}
+    events: list[Action] = [
+        AllocationReserved(reservation=reservation),
+        AllocationBound(**named, adopted="annotations of a pod already bound"),
+    ]
+    if pod.init_done and _shrinks(reservation):
+        events.append(AllocationShrunk(**named))
+    return events
+
+
+def adopted_containers(pod: PodFacts, vendors: Sequence[Vendor]) -> tuple[ContainerShares, ...]:
+    """Every vendor's `allocated` annotation back into shares. Positions beyond the spec count as apps. Raises InvalidInput."""
+    found = list(pod.containers)
+    held: list[tuple[Vendor, list[tuple[annotations.DeviceEntry, ...]]]] = []
+    for vendor in vendors:
+        text = pod.annotations.get(vendor.keys.allocated, "")
+        if text:
+            entries = annotations.decode_pod(text, vendor.keys.allocated)
+            held.append((vendor, entries))
+            surplus = max((n + 1 for n, each in enumerate(entries) if each), default=0) - len(found)
+            found += [("", ContainerKind.APP)] * max(surplus, 0)
+    containers = []
+    for position, (name, kind) in enumerate(found):
+        shares: list[DeviceShare] = []
+        for vendor, entries in held:
+            mig = annotations.decode_mig(pod.annotations.get(vendor.keys.mig, "")) if vendor.keys.mig else ()
+            if position < len(entries):
+                shares += annotations.shares_from(entries[position], vendor.word, mig, position)
+        containers.append(ContainerShares(name=name, kind=kind, shares=tuple(shares)))
+    return tuple(containers)

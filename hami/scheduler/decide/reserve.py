@@ -1,0 +1,75 @@
+"""A placement as the reservation that goes into the log, with what the Binding will carry onto the pod."""
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+
+from hami.domain.allocation import ContainerShares, PodOwner, Reservation
+from hami.domain.cluster import Delivery, NodeState
+from hami.domain.request import PodRequest
+from hami.domain.units import EpochMs
+from hami.scheduler.decide.place import Placement
+from hami.vendors import annotations, identity
+from hami.vendors.vendor import Vendor
+
+
+def reservation(
+    placement: Placement,
+    request: PodRequest,
+    vendors: Sequence[Vendor],
+    *,
+    reservation_id: str,
+    scheduler: str,
+    node_state: NodeState,
+    deadline_ms: int,
+    policy_version: str,
+    now_s: int,
+) -> Reservation:
+    return Reservation(
+        id=reservation_id,
+        owner=PodOwner(request.uid, request.namespace, request.name),
+        node=placement.node,
+        containers=placement.containers,
+        scheduler=scheduler,
+        deadline_ms=EpochMs(deadline_ms),
+        node_uid=node_state.uid,
+        node_epoch=node_state.epoch,
+        policy_version=policy_version,
+        request_digest=request_digest(request),
+        score=placement.score,
+        annotations=binding_annotations(
+            placement.containers, vendors, reservation_id=reservation_id, node=node_state, now_s=now_s
+        ),
+    )
+
+
+def binding_annotations(
+    containers: Sequence[ContainerShares], vendors: Sequence[Vendor], *, reservation_id: str, node: NodeState, now_s: int
+) -> dict[str, str]:
+    """HAMi's keys and, for identity delivery, ours. Call it again with realised MIG instances before the Binding is written."""
+    found = {
+        identity.RESERVATION: reservation_id,
+        identity.NODE: node.name,
+        identity.TIME: str(now_s),
+        identity.BIND_TIME: str(now_s),
+        identity.BIND_PHASE: "success" if node.delivery is Delivery.IDENTITY else "allocating",
+    }
+    for vendor in vendors:
+        if not any(share.vendor == vendor.word for each in containers for share in each.shares):
+            continue
+        text = annotations.encode_shares(containers, vendor.word)
+        found[vendor.keys.allocated] = text
+        if vendor.keys.to_allocate:
+            found[vendor.keys.to_allocate] = text
+        instances = annotations.mig_entries(containers)
+        if vendor.keys.mig and instances:
+            found[vendor.keys.mig] = annotations.encode_mig(instances)
+        if vendor.identity and node.delivery is Delivery.IDENTITY:
+            found |= identity.delivered(containers, reservation_id, vendor.word)
+    return found
+
+
+def request_digest(request: PodRequest) -> str:
+    """What was asked, in short: two pods of one shape have the same."""
+    return hashlib.sha256(msgspec.json.encode(request.containers, order="deterministic")).hexdigest()[:32]

@@ -1,0 +1,69 @@
+"""A filter call that carries whole Node objects: what would fit on them if nothing ran there. Nothing is written.
+
+Devices come from the nodes' own register annotations, as vendor plugins write them; a node without any is unregistered.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from hami.domain.cluster import ClusterSnapshot, NodeState
+from hami.domain.device import Device, DeviceState
+from hami.domain.errors import InvalidInput
+from hami.domain.pod import Node
+from hami.domain.request import PodRequest
+from hami.scheduler.core import Core
+from hami.scheduler.decide.place import Unschedulable, place_exactly
+from hami.scheduler.decide.policies import SchedulingPolicy
+from hami.scheduler.wire import ExtenderArgs, FilterResult, NodeList, decode_node
+from hami.vendors.registers import decode_colon, decode_pair_scores, decode_register, devices_from
+from hami.vendors.vendor import Vendor
+
+_CORDON: Final = "hami.io/device-cordon"
+
+
+def answer(core: Core, args: ExtenderArgs, request: PodRequest, policy: SchedulingPolicy) -> FilterResult:
+    """The best node, and a reason for every other. Raises InvalidInput."""
+    given = args.nodes.items if args.nodes is not None else []
+    raw: dict[str, msgspec.Raw] = {}
+    states: dict[str, NodeState] = {}
+    for number, item in enumerate(given):
+        node = decode_node(item, f"Nodes.items[{number}]")
+        raw[node.metadata.name] = item
+        states[node.metadata.name] = node_state(node, core.vendors)
+    live = core.view.snapshot()
+    empty = ClusterSnapshot(nodes=states, quotas=live.quotas, quota_used=live.quota_used)
+    found = place_exactly(empty, core.vendors, request, tuple(raw), policy)
+    if isinstance(found, Unschedulable):
+        return FilterResult(failed_nodes=found.reasons)
+    return FilterResult(nodes=NodeList([raw[found.node]]), failed_nodes=found.failed)
+
+
+def node_state(node: Node, vendors: Sequence[Vendor]) -> NodeState:
+    """What a Node object says of its devices; a register that cannot be read is passed over, as HAMi does."""
+    notes = node.metadata.notes
+    cordoned = cordoned_uuids(notes.get(_CORDON, ""))
+    devices: list[DeviceState] = []
+    for vendor in vendors:
+        text = notes.get(vendor.keys.register, "") if vendor.keys.register else ""
+        if text:
+            pairs = notes.get(vendor.keys.pair_scores, "") if vendor.keys.pair_scores else ""
+            devices += [
+                DeviceState(device=each, health=each.health, cordoned=each.uuid in cordoned)
+                for each in registered(text, pairs, vendor.word)
+            ]
+    return NodeState(name=node.metadata.name, uid=node.metadata.uid, devices=tuple(devices))
+
+
+def registered(text: str, pairs: str, vendor: str) -> tuple[Device, ...]:
+    try:
+        wire = decode_register(text) if text.lstrip().startswith("[") else decode_colon(text)
+        return devices_from(wire, vendor, decode_pair_scores(pairs) if pairs else None)
+    except InvalidInput:
+        return ()
+
+
+def cordoned_uuids(text: str) -> frozenset[str]:
+    """The value of `hami.io/device-cordon`: a comma list, blanks and empty entries ignored."""
+    return frozenset(each.strip() for each in text.split(",")) - {""}

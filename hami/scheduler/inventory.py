@@ -1,0 +1,215 @@
+"""What Kubernetes says about nodes, pods and quotas, turned into events when it changes something.
+
+Safe on every replica: an event rests on the version of what it is about, so the second one conflicts, looks again and finds
+nothing left to say. Nothing here writes to Kubernetes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import anyio
+
+from hami.domain.cluster import ClusterSnapshot
+from hami.domain.errors import HamiError
+from hami.domain.pod import Node, Pod, ResourceQuota
+from hami.events.catalog.allocation import AllocationReleased
+from hami.events.catalog.device import DeviceCordoned, DeviceUncordoned
+from hami.events.catalog.governance import LockReclaimed
+from hami.events.catalog.node import NodeRemoved
+from hami.events.lease import Release
+from hami.events.log import Draft
+from hami.kube.kinds import NODES, PODS, QUOTAS
+from hami.kube.results import Added, Deleted, Modified
+from hami.kube.watch import Interrupted, Reflected, Reflector, Replaced, Source
+from hami.scheduler.core import Core, Decision, at_versions
+from hami.scheduler.decide.reconcile import PodFacts
+from hami.scheduler.dryrun import cordoned_uuids
+from hami.scheduler.podfacts import Relevance, owner_of, settle
+from hami.scheduler.quotas import QuotaWatch
+from hami.telemetry import get_logger
+
+CORDON: Final = "hami.io/device-cordon"
+ANNOTATION: Final = "annotation"
+"""The actor of a cordon that came from the node's annotation."""
+
+_log = get_logger("scheduler.inventory")
+
+
+class Inventory:
+    """`pods` are the pods that matter here, by uid, as last seen."""
+
+    def __init__(self, core: Core, source: Source) -> None:
+        self._core = core
+        self.pods: dict[str, PodFacts] = {}
+        self._relevance = Relevance(core.vendors)
+        self._quotas = QuotaWatch(core)
+        self._cordons: dict[str, frozenset[str]] = {}
+        self._waiting_for = {"nodes", "pods", "quotas"}
+        self._reflectors = (
+            Reflector(source, NODES, self._on_node),
+            Reflector(source, PODS, self._on_pod),
+            Reflector(source, QUOTAS, self._on_quota),
+        )
+
+    @property
+    def synced(self) -> bool:
+        """Every kind was listed completely once."""
+        return not self._waiting_for
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            for each in self._reflectors:
+                tasks.start_soon(each.run)
+
+    # --- nodes ---
+
+    async def _on_node(self, event: Reflected[Node]) -> None:
+        match event:
+            case Added(node) | Modified(node):
+                await self._cordon(node)
+            case Deleted(node):
+                self._cordons.pop(node.metadata.name, None)
+                await self._node_gone(node.metadata.name, node.metadata.uid)
+            case Replaced(items):
+                for node in items:
+                    await self._cordon(node)
+                await self._missing_nodes({node.metadata.name for node in items})
+                self._waiting_for.discard("nodes")
+            case Interrupted(why):
+                _log.warning("nodes cannot be followed", why=why)
+            case _:
+                pass
+
+    async def _missing_nodes(self, listed: set[str]) -> None:
+        """A node may have registered after the list was made: each missing one is asked for by name."""
+        for name in sorted(set(self._core.view.snapshot().nodes) - listed):
+            if await self._core.api.get_node(name) is None:
+                await self._node_gone(name, "")
+
+    async def _node_gone(self, name: str, uid: str) -> None:
+        def decision(snapshot: ClusterSnapshot) -> Decision | None:
+            known = snapshot.nodes.get(name)
+            if known is None or (uid and known.uid and known.uid != uid):
+                return None
+            return [Draft(event=NodeRemoved(node_uid=uid or known.uid), node=name)], at_versions(snapshot, f"node/{name}")
+
+        await self._core.decide("inventory", decision)
+
+    async def _cordon(self, node: Node) -> None:
+        """Only a change of the annotation moves a cordon, so that an operator's own cordons stay."""
+        name = node.metadata.name
+        wanted = cordoned_uuids(node.metadata.notes.get(CORDON, ""))
+        before = self._cordons.get(name)
+        if wanted == before:
+            return
+        gone = (before or frozenset()) - wanted
+
+        def decision(snapshot: ClusterSnapshot) -> Decision | None:
+            known = snapshot.nodes.get(name)
+            state = {each.device.uuid: each.cordoned for each in known.devices} if known is not None else {}
+            drafts = [
+                Draft(event=DeviceCordoned(device=uuid, actor=ANNOTATION, reason=CORDON), node=name, subject=uuid)
+                for uuid in sorted(wanted)
+                if not state.get(uuid, False)
+            ]
+            drafts += [
+                Draft(event=DeviceUncordoned(device=uuid, actor=ANNOTATION, reason=CORDON), node=name, subject=uuid)
+                for uuid in sorted(gone)
+                if state.get(uuid, True)
+            ]
+            return (drafts, at_versions(snapshot, f"node/{name}")) if drafts else None
+
+        await self._core.decide("inventory", decision)
+        self._cordons[name] = wanted
+
+    # --- pods ---
+
+    async def _on_pod(self, event: Reflected[Pod]) -> None:
+        match event:
+            case Added(pod) | Modified(pod):
+                await self._pod_seen(pod)
+            case Deleted(pod):
+                self.pods.pop(pod.metadata.uid, None)
+                await self.pod_gone(pod.metadata.uid, "pod_deleted")
+            case Replaced(items):
+                await self._all_pods(items)
+                self._waiting_for.discard("pods")
+            case Interrupted(why):
+                _log.warning("pods cannot be followed", why=why)
+            case _:
+                pass
+
+    async def _pod_seen(self, pod: Pod) -> None:
+        facts = self._kept(pod)
+        if facts is None:
+            return
+        now = self._core.clock.now
+        await self._core.decide("inventory", lambda snapshot: settle(snapshot, facts, self._core.vendors, now()))
+
+    def _kept(self, pod: Pod) -> PodFacts | None:
+        uid = pod.metadata.uid
+        if not self._relevance.matters(pod) and owner_of(self._core.view.snapshot(), uid) is None:
+            return None
+        facts = self._relevance.facts(pod)
+        if self.pods.get(uid) == facts:
+            return None
+        self.pods[uid] = facts
+        return facts
+
+    async def _all_pods(self, items: Sequence[Pod]) -> None:
+        listed = {pod.metadata.uid for pod in items}
+        for uid in [uid for uid in self.pods if uid not in listed]:
+            del self.pods[uid]
+        for pod in items:
+            await self._pod_seen(pod)
+        for held in list(self._core.view.snapshot().allocations.values()):
+            owner = held.reservation.owner
+            if owner.uid not in listed and await absent(self._core, owner.uid):
+                await self.pod_gone(owner.uid, "pod_absent")
+
+    async def pod_gone(self, uid: str, reason: str) -> None:
+        """Its devices are free, and the node lock it may hold or wait for goes to the next."""
+        held = self._core.view.snapshot().allocation_of(uid)
+        if held is not None:
+            await self._core.decide("inventory", _released(uid, reason))
+            await self._evict(held.reservation.node, uid)
+
+    async def _evict(self, node: str, uid: str) -> None:
+        try:
+            freed = await self._core.store.locks.evict(node, uid)
+        except HamiError as error:
+            _log.warning("lock of a deleted pod not evicted, it will run out", lock=node, error=str(error))
+            return
+        if freed is Release.RELEASED:
+            event = LockReclaimed(lock=node, owner=uid, why="its pod was deleted")
+            self._core.notes.write(Draft(event=event, node=node, subject=uid))
+
+    # --- quotas ---
+
+    async def _on_quota(self, event: Reflected[ResourceQuota]) -> None:
+        await self._quotas.on(event)
+        if isinstance(event, Replaced):
+            self._waiting_for.discard("quotas")
+
+
+async def absent(core: Core, uid: str) -> bool:
+    """Whether the API knows no pod of this uid any more. False also when the owner is no pod. Raises ApiError."""
+    owner = owner_of(core.view.snapshot(), uid)
+    if owner is None:
+        return False
+    pod = await core.api.get_pod(owner.namespace, owner.name)
+    return pod is None or pod.metadata.uid != uid
+
+
+def _released(uid: str, reason: str) -> Callable[[ClusterSnapshot], Decision | None]:
+    def decision(snapshot: ClusterSnapshot) -> Decision | None:
+        held = snapshot.allocation_of(uid)
+        if held is None or not held.live:
+            return None
+        event = AllocationReleased(
+            reservation=held.id, owner_uid=uid, namespace=held.reservation.owner.namespace, reason=reason
+        )
+        draft = Draft(event=event, node=held.reservation.node, subject=uid)
+        return [draft], at_versions(snapshot, f"pod/{uid}")
+
+    return decision

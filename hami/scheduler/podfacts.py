@@ -1,0 +1,111 @@
+"""Pods as the loops keep them: only those that matter here, and of them only what decisions read."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from hami.domain.allocation import PodOwner
+from hami.domain.cluster import ClusterSnapshot
+from hami.domain.pod import Pod
+from hami.domain.request import ContainerKind
+from hami.events.catalog.allocation import AllocationEvent, AllocationReserved
+from hami.events.log import Draft
+from hami.scheduler.core import Decision, at_versions
+from hami.scheduler.decide.reconcile import Action, PodFacts, reconcile
+from hami.vendors import identity
+from hami.vendors.requests import containers_of
+from hami.vendors.vendor import Vendor
+
+
+class Relevance:
+    """Which pods, and which of their annotations, are kept."""
+
+    def __init__(self, vendors: Sequence[Vendor]) -> None:
+        self._resources: Final = frozenset(name for vendor in vendors for name in vendor.resources.all())
+        self._written: Final = tuple(key for vendor in vendors for key in (vendor.keys.allocated, vendor.keys.mig) if key)
+
+    def matters(self, pod: Pod) -> bool:
+        return any(key in pod.metadata.notes for key in self._written) or self._asks(pod)
+
+    def _asks(self, pod: Pod) -> bool:
+        for _, _, container in containers_of(pod):
+            if container.resources is None:
+                continue
+            for given in (container.resources.limits, container.resources.requests):
+                if given is not None and not self._resources.isdisjoint(given):
+                    return True
+        return False
+
+    def facts(self, pod: Pod) -> PodFacts:
+        notes = pod.metadata.notes
+        kept = {key: notes[key] for key in (identity.RESERVATION, *self._written) if key in notes}
+        return PodFacts(
+            uid=pod.metadata.uid,
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            node=pod.spec.node_name or "",
+            phase=pod.status.phase if pod.status is not None else "",
+            init_done=init_done(pod),
+            containers=tuple((container.name, kind) for _, kind, container in containers_of(pod)),
+            annotations=kept,
+        )
+
+
+def init_done(pod: Pod) -> bool:
+    """There are init containers, and every one that ends (sidecars do not) has ended well."""
+    ending = {container.name for _, kind, container in containers_of(pod) if kind is ContainerKind.INIT}
+    statuses = (pod.status.init_container_statuses if pod.status is not None else None) or ()
+    done = {
+        each.name
+        for each in statuses
+        if each.state is not None and each.state.terminated is not None and each.state.terminated.exit_code == 0
+    }
+    return bool(ending) and ending <= done
+
+
+def settle(snapshot: ClusterSnapshot, pod: PodFacts, vendors: Sequence[Vendor], now_ms: int) -> Decision | None:
+    """What one pod's present state means for its allocation."""
+    allocation = snapshot.allocation_of(pod.uid)
+    narrowed = ClusterSnapshot(
+        allocations={} if allocation is None else {allocation.id: allocation},
+        by_owner={} if allocation is None else {pod.uid: allocation.id},
+        versions=snapshot.versions,
+    )
+    actions = reconcile(narrowed, {pod.uid: pod}, vendors, now_ms=now_ms)
+    return as_decision(snapshot, pod.uid, actions) if actions else None
+
+
+def by_pod(actions: Sequence[Action], pods: Mapping[str, PodFacts]) -> Iterator[tuple[str, list[Action]]]:
+    """Actions in the order given, grouped by the pod they are about; those about no known pod under the empty uid."""
+    names = {f"pod {pod.namespace}/{pod.name}": uid for uid, pod in pods.items()}
+    groups: dict[str, list[Action]] = {}
+    for action in actions:
+        if isinstance(action, AllocationReserved):
+            uid = action.reservation.owner.uid
+        elif isinstance(action, AllocationEvent):
+            uid = action.owner_uid
+        else:
+            uid = names.get(action.what, "")
+        groups.setdefault(uid, []).append(action)
+    yield from groups.items()
+
+
+def as_decision(snapshot: ClusterSnapshot, uid: str, actions: Sequence[Action]) -> Decision:
+    """Drafts that carry their node, conditioned on the pod."""
+    nodes = {each.reservation.id: each.reservation.node for each in actions if isinstance(each, AllocationReserved)}
+    drafts = []
+    for action in actions:
+        node = ""
+        if isinstance(action, AllocationReserved):
+            node = action.reservation.node
+        elif isinstance(action, AllocationEvent):
+            held = snapshot.allocations.get(action.reservation)
+            node = held.reservation.node if held is not None else nodes.get(action.reservation, "")
+        drafts.append(Draft(event=action, node=node, subject=uid))
+    return drafts, at_versions(snapshot, f"pod/{uid}") if uid else {}
+
+
+def owner_of(snapshot: ClusterSnapshot, uid: str) -> PodOwner | None:
+    held = snapshot.allocation_of(uid)
+    if held is None or not isinstance(held.reservation.owner, PodOwner):
+        return None
+    return held.reservation.owner

@@ -1,0 +1,73 @@
+"""The webhook registrations that hami needs, as API objects (what a chart would install)."""
+
+import base64
+from typing import Any
+
+from hami.vendors import identity
+
+IGNORE_LABEL = "hami.io/webhook"
+_NOT_IGNORED = {"matchExpressions": [{"key": IGNORE_LABEL, "operator": "NotIn", "values": ["ignore"]}]}
+
+
+def mutating(url: str, authority_pem: str) -> dict[str, Any]:
+    """Prepares pods at creation. `Ignore`: a cluster without hami can still create pods; an unprepared one sees no device."""
+    return {
+        "metadata": {"name": "hami-mutate"},
+        "webhooks": [
+            {
+                "name": "mutate.hami.io",
+                "clientConfig": _client(f"{url}/mutate", authority_pem),
+                "rules": [_rule(["CREATE"], ["pods"])],
+                "namespaceSelector": _NOT_IGNORED,
+                "objectSelector": _NOT_IGNORED,
+                "failurePolicy": "Ignore",
+                "matchPolicy": "Equivalent",
+                "reinvocationPolicy": "Never",
+                "sideEffects": "None",
+                "timeoutSeconds": 10,
+                "admissionReviewVersions": ["v1"],
+            }
+        ],
+    }
+
+
+def validating(url: str, authority_pem: str) -> dict[str, Any]:
+    """Guards what was prepared. `Fail`: nobody edits a reserved key or binds a GPU pod while hami cannot look.
+
+    Bindings carry no labels, so their rule stands apart and looks at all of them.
+    """
+    common = {
+        "clientConfig": _client(f"{url}/validate", authority_pem),
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "sideEffects": "None",
+        "timeoutSeconds": 10,
+        "admissionReviewVersions": ["v1"],
+    }
+    ours = {"matchLabels": {identity.LABEL: identity.LABEL_VALUE}}
+    return {
+        "metadata": {"name": "hami-validate"},
+        "webhooks": [
+            {
+                "name": "pods.validate.hami.io",
+                "rules": [_rule(["CREATE", "UPDATE"], ["pods", "pods/ephemeralcontainers"])],
+                "objectSelector": ours,
+                **common,
+            },
+            {"name": "bindings.validate.hami.io", "rules": [_rule(["CREATE"], ["pods/binding"])], **common},
+        ],
+    }
+
+
+def _client(url: str, authority_pem: str) -> dict[str, str]:
+    return {"url": url, "caBundle": base64.b64encode(authority_pem.encode()).decode()}
+
+
+def _rule(operations: list[str], resources: list[str]) -> dict[str, Any]:
+    return {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": operations,
+        "resources": resources,
+        "scope": "Namespaced",
+    }

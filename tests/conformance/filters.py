@@ -1,0 +1,289 @@
+"""op filter and dry_run: requests, usage, every node's verdict, the winner, the annotations."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hami.domain.allocation import ContainerShares, usage_of
+from hami.domain.cluster import ClusterSnapshot
+from hami.domain.device import Health
+from hami.domain.errors import InvalidInput
+from hami.domain.request import ContainerKind, PodRequest
+from hami.scheduler.decide.place import Placement, Unschedulable, place, place_exactly, score_all
+from hami.scheduler.decide.planes import Planes
+from hami.scheduler.decide.policies import BadPolicy, SchedulingPolicy, policy_of
+from hami.scheduler.decide.reserve import binding_annotations
+from hami.vendors import nvidia
+from hami.vendors.requests import pod_request
+from hami.vendors.vendor import Vendor
+from tests.conformance.outcome import PASSED, Outcome, difference, documented, failed
+from tests.conformance.world import Case, flags_for, pod_of, snapshot_of, vendors_for
+
+_PLAIN = re.compile(r"\d+")
+_UNIX = re.compile(r"^\d+$")
+
+
+@dataclass
+class Answer:
+    """All that ours says to one case."""
+
+    request: PodRequest
+    snapshot: ClusterSnapshot
+    policy: SchedulingPolicy | BadPolicy
+    vendors: tuple[Vendor, ...]
+    names: list[str]
+    scores: dict[str, float]
+    failed: dict[str, str]
+    fits: dict[str, tuple[ContainerShares, ...]]
+    result: Placement | Unschedulable | None
+
+
+def check(case: Case) -> Outcome:
+    if case["family"] == "nv_no_candidates_arg":
+        return _no_candidates(case)
+    try:
+        answer = decide(case)
+    except InvalidInput as error:
+        named = error.field.startswith("spec.") and "resources" in error.field
+        return (
+            documented("B7")
+            if named and odd_quantity(case)
+            else failed(difference("refusal", error, case["expect"].get("requests")))
+        )
+    found = [*_requests(case, answer), *_usage(case, answer), *_verdicts(case, answer), *_outcome(case, answer)]
+    if not found:
+        return documented("B1") if _positions_moved(case, answer) else PASSED
+    fault = _explained(case, answer)
+    return documented(fault) if fault else failed(*found)
+
+
+def decide(case: Case) -> Answer:
+    given = case["input"]
+    vendors = vendors_for(case)
+    request = pod_request(pod_of(given["pod"]), vendors)
+    snapshot = snapshot_of(case, dry_run=given["op"] == "dry_run")
+    policy = policy_of(request.annotations, flags_for(case))
+    names = given.get("node_names") or [raw["metadata"]["name"] for raw in given.get("nodes") or ()]
+    answer = Answer(request, snapshot, policy, vendors, names, {}, {}, {}, None)
+    if isinstance(policy, BadPolicy) or not request.asks_for_devices:
+        return answer
+    answer.scores, answer.failed, answer.fits = score_all(snapshot, vendors, request, names, policy, exclude_owner=request.uid)
+    planes = Planes(vendors)
+    planes.sync(snapshot)
+    answer.result = place(snapshot, planes, request, names, policy, exclude_owner=request.uid)
+    exact = place_exactly(snapshot, vendors, request, names, policy, exclude_owner=request.uid)
+    if isinstance(exact, Placement) and isinstance(answer.result, Placement):
+        assert (exact.node, exact.score, exact.containers) == (
+            answer.result.node,
+            answer.result.score,
+            answer.result.containers,
+        )
+    else:
+        assert exact == answer.result
+    return answer
+
+
+def odd_quantity(case: Case) -> bool:
+    """Is any NVIDIA quantity of the pod other than a plain whole number within 32 bits?"""
+    spec = case["input"]["pod"]["spec"]
+    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
+        for side in (
+            (container.get("resources") or {}).get("limits") or {},
+            (container.get("resources") or {}).get("requests") or {},
+        ):
+            for name, value in side.items():
+                if name.startswith("nvidia.com/") and (not _PLAIN.fullmatch(str(value)) or int(value) >= 2**31):
+                    return True
+    return False
+
+
+def _read_otherwise(case: Case) -> bool:
+    """Does the pod write memory in bytes (`16Gi`), or a nought that HAMi cannot read (`0.0`)?"""
+    spec = case["input"]["pod"]["spec"]
+    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
+        for side in ("limits", "requests"):
+            written = str(((container.get("resources") or {}).get(side) or {}).get("nvidia.com/gpumem", ""))
+            if written.endswith("i") or re.fullmatch(r"0\.0+", written):
+                return True
+    return False
+
+
+def requests_as_recorded(request: PodRequest) -> list[dict[str, dict[str, Any]]]:
+    return [
+        {
+            each.vendor: {
+                "nums": each.count,
+                "mem": each.memory,
+                "pct": 101 if each.memory_percent is None else each.memory_percent,
+                "cores": each.cores,
+                "type": each.vendor,
+            }
+            for each in container.requests
+        }
+        for container in request.containers
+    ]
+
+
+def _requests(case: Case, answer: Answer) -> list[str]:
+    recorded = case["expect"].get("requests")
+    ours = requests_as_recorded(answer.request)
+    return [] if recorded is None or ours == recorded else [difference("requests", ours, recorded)]
+
+
+def _usage(case: Case, answer: Answer) -> list[str]:
+    recorded = case["expect"].get("usage")
+    if recorded is None or answer.result is None:
+        return []
+    ours = {}
+    for name in answer.names:
+        node = answer.snapshot.nodes.get(name)
+        rows = sorted(
+            (each.device.uuid, each.used.slots, each.used.memory, each.used.cores, each.health is Health.HEALTHY)
+            for each in (node.devices if node else ())
+            if each.used.slots or each.health is not Health.HEALTHY or each.mig_in_use
+        )
+        if rows:
+            ours[name] = rows
+    theirs = {
+        name: sorted((each["id"], each["used"], each["usedmem"], each["usedcores"], each["health"]) for each in rows)
+        for name, rows in recorded.items()
+        if name in answer.names
+    }
+    return [] if ours == theirs else [difference("usage", ours, theirs)]
+
+
+def plain(containers: tuple[ContainerShares, ...]) -> list[list[tuple[str, str, int, int]]]:
+    return [[(share.uuid, share.model, share.memory, share.cores) for share in each.shares] for each in containers]
+
+
+def _recorded_devices(alternative: Case) -> list[list[tuple[str, str, int, int]]]:
+    return [[(d[0], d[1], d[2], d[3]) for d in container] for container in (alternative["devices"].get(nvidia.WORD) or [])]
+
+
+def _moved(case: Case) -> bool:
+    return any(tag.startswith("hami_bug:B1") for tag in case["tags"])
+
+
+def _same_node(case: Case, answer: Answer, name: str, alternative: Case) -> bool:
+    if "failed" in alternative:
+        return bool(answer.failed.get(name) == alternative["failed"])
+    if name not in answer.scores:
+        return False
+    ours, theirs = plain(answer.fits[name]), _recorded_devices(alternative)
+    if _moved(case):
+        ours, theirs = [each for each in ours if each], [each for each in theirs if each]
+    close = abs(np.float32(alternative["score"]) - np.float32(answer.scores[name])) <= 1e-6 * max(1, abs(alternative["score"]))
+    return bool(ours == theirs and close)
+
+
+def _verdicts(case: Case, answer: Answer) -> list[str]:
+    if answer.result is None:
+        return []
+    found = []
+    for name, alternatives in case["expect"]["nodes"].items():
+        if not any(_same_node(case, answer, name, each) for each in alternatives):
+            ours = answer.failed.get(name) or (answer.scores.get(name), plain(answer.fits.get(name, ())))
+            found.append(difference(f"nodes[{name}]", ours, alternatives))
+    return found
+
+
+def _outcome(case: Case, answer: Answer) -> list[str]:
+    expect = case["expect"]
+    if isinstance(answer.policy, BadPolicy):
+        text = f"calcScore failed {answer.policy.message} for pod {answer.request.name}"
+        return (
+            []
+            if any(each.get("error") == text for each in expect["outcomes"])
+            else [difference("error", text, expect["outcomes"])]
+        )
+    if answer.result is None:
+        same = any(each.get("node_names") == case["input"].get("node_names") for each in expect["outcomes"])
+        return [] if same else [difference("echo", answer.names, expect["outcomes"])]
+    if isinstance(answer.result, Unschedulable):
+        same = any(each.get("failed_nodes") == answer.result.reasons for each in expect["outcomes"])
+        return [] if same else [difference("failed_nodes", answer.result.reasons, expect["outcomes"])]
+    winner = answer.result.node
+    if "best" not in expect:
+        return [difference("winner", winner, expect["outcomes"])]
+    if winner not in expect["best"][0]:
+        return [difference("best", winner, expect["best"])]
+    recorded = [each for each in expect["outcomes"] if winner in (each.get("node_names") or each.get("nodes") or ())]
+    if not recorded:
+        return [difference("node_names", winner, expect["outcomes"])]
+    return [] if "annotations" not in recorded[0] else _written(case, answer, answer.result, recorded[0])
+
+
+def _written(case: Case, answer: Answer, result: Placement, recorded: Case) -> list[str]:
+    node = answer.snapshot.nodes[result.node]
+    ours = binding_annotations(result.containers, answer.vendors, reservation_id="r", node=node, now_s=1_700_000_000)
+    found = []
+    for key, value in recorded["annotations"].items():
+        mine = ours.get(key, "")
+        if value == "<unix_s>":
+            same = bool(_UNIX.match(mine))
+        elif _moved(case) and key in {nvidia.KEYS.allocated, nvidia.KEYS.to_allocate}:
+            same = [each for each in mine.split(";") if each] == [each for each in value.split(";") if each]
+            same = same and mine.count(";") == len(answer.request.containers)
+        elif _moved(case) and key == nvidia.KEYS.mig:
+            same = re.sub(r'"containerIndex":\d+', "", mine) == re.sub(r'"containerIndex":\d+', "", value)
+        else:
+            same = mine == value
+        if not same:
+            found.append(difference(f"annotations[{key}]", mine, value))
+    if not _moved(case) and not any(tag.endswith("B5") for tag in case["tags"]):
+        held = {uuid: (each.memory, each.cores, each.slots) for uuid, each in usage_of(result.containers).items()}
+        theirs = {d[0]: (d[2], d[3], d[4]) for container in recorded["reserved"].get(nvidia.WORD, ()) for d in container}
+        if held != theirs:
+            found.append(difference("reserved", held, theirs))
+    return found
+
+
+def _init_units(containers: tuple[ContainerShares, ...]) -> bool:
+    """Does an init container hold several units of one card (MIG)? HAMi then counts only one of them."""
+    return any(
+        each.kind is ContainerKind.INIT and len({share.uuid for share in each.shares}) < len(each.shares) for each in containers
+    )
+
+
+def _positions_moved(case: Case, answer: Answer) -> bool:
+    """HAMi put a container's devices at another container's place; ours kept each at its own."""
+    if not _moved(case) or not isinstance(answer.result, Placement):
+        return False
+    alternatives = case["expect"]["nodes"][answer.result.node]
+    return plain(answer.result.containers) not in [_recorded_devices(each) for each in alternatives if "devices" in each]
+
+
+def _explained(case: Case, answer: Answer) -> str:
+    """The entry of docs/differences.md that covers this case; empty when none does."""
+    tags = set(case["tags"])
+    if _read_otherwise(case):
+        return "B7"
+    if "hami_bug_maybe:B5" in tags and not _usage(case, answer):
+        return "B5"
+    if "hami_bug:B3" in tags and any("ResourceQuotaNotFit" in each for each in answer.failed.values()):
+        return "B3"
+    if "hami_bug_maybe:B4" in tags and all(
+        name in answer.scores or _same_node(case, answer, name, each[0]) for name, each in case["expect"]["nodes"].items()
+    ):
+        return "B4"
+    if isinstance(answer.result, Placement) and _init_units(answer.result.containers) and not _verdicts(case, answer):
+        return "init-units"
+    if "sort_unstable_over_12" in tags and all(
+        sorted(map(sorted, plain(answer.fits.get(name, ())))) == sorted(map(sorted, _recorded_devices(each[0])))
+        for name, each in case["expect"]["nodes"].items()
+        if "devices" in each[0]
+    ):
+        return "sort"
+    return ""
+
+
+def _no_candidates(case: Case) -> Outcome:
+    """HAMi's process panics; ours has nothing to choose from and says so."""
+    vendors = vendors_for(case)
+    snapshot = snapshot_of(case)
+    planes = Planes(vendors)
+    planes.sync(snapshot)
+    result = place(snapshot, planes, pod_request(pod_of(case["input"]["pod"]), vendors), [], SchedulingPolicy())
+    return documented("B9") if isinstance(result, Unschedulable) and not result.reasons else failed("placed without candidates")

@@ -1,0 +1,111 @@
+"""Long-lived verbs as processes: they come up, do their work, and end when told."""
+
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import msgspec
+import pytest
+
+from hami.cli.exits import Exit
+from hami.events.codec import decode_envelope
+from hami.events.redis.client import Client
+from hami.events.redis.embedded import EmbeddedServer
+from hami.events.redis.store import RedisStore
+from tests.support.cli import ROOT, start_hami
+from tests.support.waiting import wait_until
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = start_hami(arguments)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ended(process: subprocess.Popen[str], how: signal.Signals) -> tuple[int, str]:
+    process.send_signal(how)
+    _, err = process.communicate(timeout=15)
+    return process.returncode, err
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def fetched(url: str) -> str:
+    """The body, empty while nobody answers."""
+    try:
+        with urlopen(url, timeout=2) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short enough for unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="hami-") as path:
+        yield Path(path)
+
+
+def agent_arguments(url: str, folder: Path, metrics: str) -> list[str]:
+    return [
+        *("--redis-url", url, "agent", "--node-name", "node-a", "--backend", "simulated"),
+        *("--simulated-devices", str(ROOT / "deploy/compose/node-a/devices.json")),
+        *("--kubelet-dir", str(folder / "device-plugins")),
+        *("--pod-resources-socket", str(folder / "pod-resources/kubelet.sock")),
+        *("--state-dir", str(folder / "state"), "--hook-path", str(folder / "hook"), "--metrics-bind", metrics),
+    ]
+
+
+async def test_the_simulated_node_comes_up_and_its_agent_registers(
+    valkey_server: EmbeddedServer, valkey_client: Client, folder: Path
+) -> None:
+    store, kubeconfig, metrics = RedisStore(valkey_client), folder / "kubeconfig", free_address()
+    with running("sim", "apiserver", "--bind", "127.0.0.1:0", "--kubeconfig", str(kubeconfig), "--node", "node-a") as api:
+        await wait_until(kubeconfig.exists, "the API server wrote its kubeconfig", timeout=30)
+        kubelet_verb = ("sim", "kubelet", "--node", "node-a", "--root", str(folder), "--kubeconfig", str(kubeconfig))
+        with running(*kubelet_verb) as kubelet:
+            await wait_until((folder / "device-plugins/kubelet.sock").exists, "the kubelet listens", timeout=30)
+            with running(*agent_arguments(valkey_server.url, folder, metrics)) as agent:
+
+                async def put() -> list[str]:
+                    return [decode_envelope(raw).type for _, raw in await store.inboxes.peek("node-a")]
+
+                await wait_until(put, "the agent put its registration into its inbox", timeout=30)
+                assert (await put())[0] == "hami.node.registered"
+                assert (await store.leases.alive(["node-a"]))["node-a"] is not None
+                shown = await wait_until(lambda: fetched(f"http://{metrics}/metrics"), "metrics are served")
+                assert 'hami_agent_devices{health="healthy"} 4.0' in shown
+                assert ended(agent, signal.SIGTERM)[0] == Exit.OK
+            assert ended(kubelet, signal.SIGTERM)[0] == Exit.OK
+        assert ended(api, signal.SIGTERM) == (Exit.OK, "")
+
+
+def test_the_kubeconfig_names_the_address_that_others_use(folder: Path) -> None:
+    kubeconfig = folder / "kubeconfig"
+    options = ["--bind", "127.0.0.1:0", "--kubeconfig", str(kubeconfig), "--advertise", "http://apiserver:6443"]
+    with running("sim", "apiserver", *options) as api:
+        assert api.stdout is not None
+        assert api.stdout.readline().startswith("http://127.0.0.1:")
+        document: dict[str, Any] = msgspec.json.decode(kubeconfig.read_bytes())
+        assert document["clusters"][0]["cluster"]["server"] == "http://apiserver:6443"
+
+
+def test_an_agent_without_a_kubelet_folder_says_so(folder: Path) -> None:
+    with running(*agent_arguments("redis://127.0.0.1:1/0", folder, "")) as agent:
+        _, err = agent.communicate(timeout=30)
+        assert agent.returncode == Exit.USAGE
+        assert "agent.kubelet_dir" in err.splitlines()[-1]

@@ -1,0 +1,156 @@
+"""An agent on a simulated kubelet, with a log in memory; everything on real sockets."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import msgspec
+
+from hami.config import AgentSettings
+from hami.domain.allocation import ContainerShares, DeviceShare, PodOwner, Reservation
+from hami.domain.errors import StoreUnavailable
+from hami.domain.request import ContainerKind
+from hami.domain.units import CorePercent, EpochMs, MiB
+from hami.events.catalog.union import Event
+from hami.events.codec import seal
+from hami.events.envelope import Envelope
+from hami.events.log import Draft, NodeFeed
+from hami.events.memory import MemoryLeases, MemoryStore
+from hami.events.outbox import OutboxState
+from hami.nodeagent.app import Agent, AgentTiming, run_agent
+from hami.nodeagent.backends.base import DeviceBackend
+from hami.nodeagent.health import HealthTiming
+from hami.nodeagent.kubelet import LinkTiming
+
+NODE = "node-1"
+E = TypeVar("E")
+
+QUICK = AgentTiming(
+    inventory_s=0.05,
+    delivery_s=0.05,
+    open_retry_s=0.05,
+    health=HealthTiming(wait_s=0.2, poll_s=0.05, retry_s=0.05),
+    link=LinkTiming(poll_s=0.02, register_timeout_s=2.0, back_off_s=0.02, back_off_max_s=0.1, silence_s=0.5),
+)
+
+
+class RecordingPublisher:
+    """Implements hami.nodeagent.ports.Publisher: keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Event, str]] = []
+        self.resent: list[tuple[int, int]] = []
+        self.state = OutboxState(epoch=7, backlog=0, dropped=0, delivered=0, stuck_for_s=0.0)
+
+    def resend(self, epoch: int, seq: int) -> None:
+        self.resent.append((epoch, seq))
+
+    def publish(self, event: Event, *, subject: str = "") -> None:
+        self.events.append((event, subject))
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event, _ in self.events if isinstance(event, kind)]
+
+
+class LogVoice:
+    """The control plane's side of the node's feed."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store, self._seq = store, 0
+
+    async def say(self, event: Event) -> None:
+        self._seq += 1
+        draft = Draft(event=event, node=NODE)
+        envelope = seal(draft, producer="control", epoch=1, seq=self._seq, occurred_ms=EpochMs(0))
+        await self._store.log.append([envelope], [()], feeds=[True])
+
+
+class _FeedAway:
+    """Implements hami.events.log.NodeFeed."""
+
+    async def tail(self, after: str) -> AsyncIterator[Sequence[tuple[str, Envelope]]]:
+        await anyio.lowlevel.checkpoint()
+        raise StoreUnavailable
+        yield ()
+
+
+class _LeasesAway(MemoryLeases):
+    async def keep(self, name: str, value: str, *, ttl_ms: int) -> None:
+        raise StoreUnavailable
+
+
+class StoreAway:
+    """The agent's side of a store that never answers."""
+
+    def __init__(self) -> None:
+        self.leases = _LeasesAway()
+
+    def feed(self, node: str) -> NodeFeed:
+        return _FeedAway()
+
+
+class World(msgspec.Struct):
+    """One agent and what it can be seen by. `publisher` and `store` outlive the agent, as `folder` does."""
+
+    folder: Path
+    backend: DeviceBackend
+    publisher: RecordingPublisher
+    store: MemoryStore
+    agent: Agent
+
+
+def settings_for(folder: Path) -> AgentSettings:
+    return AgentSettings(
+        node_name=NODE,
+        backend="simulated",
+        kubelet_dir=str(folder / "device-plugins"),
+        pod_resources_socket=str(folder / "pod-resources/kubelet.sock"),
+        state_dir=str(folder / "state"),
+        hook_path=str(folder / "hooks"),
+        lease_every_s=0.05,
+    )
+
+
+@asynccontextmanager
+async def agent_on(
+    folder: Path,
+    backend: DeviceBackend,
+    *,
+    store: MemoryStore | StoreAway | None = None,
+    boot_id: str = "boot-1",
+    settings: AgentSettings | None = None,
+) -> AsyncIterator[World]:
+    publisher, log = RecordingPublisher(), store or MemoryStore()
+    agent = Agent(
+        settings or settings_for(folder),
+        backend,
+        publisher,
+        log.feed(NODE),
+        log.leases,
+        node_uid="uid-of-node",
+        boot_id=boot_id,
+        timing=QUICK,
+    )
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run_agent, agent, stop)
+        kept = log if isinstance(log, MemoryStore) else MemoryStore()
+        yield World(folder=folder, backend=backend, publisher=publisher, store=kept, agent=agent)
+        stop.set()
+
+
+def reservation(uid: str, uuids: Sequence[str], *, name: str = "r-1", container: str = "main", pod: str = "pod") -> Reservation:
+    shares = tuple(
+        DeviceShare(vendor="NVIDIA", uuid=uuid, memory=MiB(1000), cores=CorePercent(10), index=at)
+        for at, uuid in enumerate(uuids)
+    )
+    return Reservation(
+        id=name,
+        owner=PodOwner(uid=uid, namespace="default", name=pod),
+        node=NODE,
+        containers=(ContainerShares(name=container, kind=ContainerKind.APP, shares=shares),),
+        scheduler="s",
+        deadline_ms=EpochMs(0),
+    )
