@@ -110,8 +110,7 @@ def scores(bench: Bench, ask: Question, asked: DeviceRequest) -> Floats:
 
 
 def _times(weight: int, part: Floats) -> Floats:
-    weighed: Floats = np.multiply(part, np.float32(weight), dtype=np.float32)
-    return weighed
+    return (part * np.float32(weight)).astype(np.float32, copy=False)
 
 
 def _share(part: npt.NDArray[np.int64] | npt.NDArray[np.int32], total: npt.NDArray[np.int32]) -> Floats:
