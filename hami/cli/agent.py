@@ -1,5 +1,7 @@
 """`hami agent`: all settings of tables `agent` and `redis` are options."""
 
+from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import click
@@ -24,6 +26,6 @@ def command(session: Session, **given: Any) -> None:
     session.env = with_hami_variables(session.env)
     settings, _ = session.settings(AgentSettings, "agent", flags_of(given, among=AgentSettings))
     redis = session.redis(flags_of(given, prefix="redis_", among=RedisSettings))
-    from hami.cli.agent_process import run
+    from hami.nodeagent.process import run_agent
 
-    run_process(session, run, settings, redis)
+    run_process(session, partial(run_agent, version=version("hami")), settings, redis)

@@ -1,6 +1,6 @@
 """`hami demo`: the whole system on this machine, every claim checked."""
 
-import logging
+import os
 
 import anyio
 import click
@@ -11,16 +11,18 @@ from hami.cli.session import Session, Verb, pass_session
 @click.command(cls=Verb)
 @click.option("--serve", is_flag=True, help="Stay up afterwards, so that you can look around.")
 @pass_session
-def command(session: Session, *, serve: bool) -> None:
+def command(_session: Session, *, serve: bool) -> None:
     """Run the whole system on this machine and check what it promises.
 
     Real parts: the event store (Valkey), one agent for each of three nodes, schedulers. Simulated: GPUs and Kubernetes. Ends
     by itself in under a minute; the exit status is 0 only when every claim held.
     """
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # before gRPC loads: it would comment on every child process
     from hami.sim.demo.screen import screen_for
     from hami.sim.demo.story import tell
+    from hami.telemetry import configure_logging
 
-    logging.disable(logging.CRITICAL)
+    configure_logging(level="critical")
     screen = screen_for()
     claims = anyio.run(lambda: tell(screen, serve=serve))
     held = sum(claim.held for claim in claims.made)

@@ -24,7 +24,7 @@ from hami.events.catalog.device import (
     MigInstanceCreated,
     MigInstanceDestroyed,
 )
-from hami.events.catalog.governance import LockReclaimed, LockRefused, LockWaitTimedOut, PlacementRefused
+from hami.events.catalog.governance import LockReclaimed, LockRefused, LockWaitTimedOut, PlacementRefused, PlacementRequested
 from hami.events.catalog.node import NodeRegistered, NodeRemoved
 from hami.events.catalog.union import Event
 from hami.events.log import Record, Undecodable, Unknown
@@ -71,7 +71,7 @@ class PodStory:
         match event:
             case AllocationReserved(reservation=reservation):
                 return self._reserved(reservation)
-            case PlacementRefused():
+            case PlacementRequested() | PlacementRefused():
                 return self._is_ours(event.owner_uid, f"{event.namespace}/{event.name}")
             case AllocationEvent():
                 return self._moved(event)

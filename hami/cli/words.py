@@ -17,7 +17,7 @@ from hami.events.catalog.allocation import (
     AllocationShrunk,
 )
 from hami.events.catalog.device import DeviceHealthChanged
-from hami.events.catalog.governance import PlacementRefused
+from hami.events.catalog.governance import PlacementRefused, PlacementRequested
 from hami.events.catalog.node import NodeRegistered
 from hami.events.catalog.union import Event
 from hami.events.log import Record, Undecodable, Unknown
@@ -34,6 +34,8 @@ def in_words(event: Event | Unknown | Undecodable) -> str:
             return reservation_in_words(reservation)
         case AllocationEvent():
             return _allocation_in_words(event)
+        case PlacementRequested():
+            return f"{event.namespace}/{event.name} asks for {event.request}"
         case PlacementRefused():
             why = ", ".join(f"{nodes}x {word}" for word, nodes in sorted(event.counts.items()))
             return f"{event.namespace}/{event.name} asked for {event.request}; of {event.nodes_seen} nodes: {why}"

@@ -1,8 +1,10 @@
 """`hami agent`: settings in, one node's agent on real Redis out."""
 
+from functools import partial
 from pathlib import Path
 
 import anyio
+from starlette.applications import Starlette
 
 from hami.config import AgentSettings, RedisSettings
 from hami.domain.errors import InvalidInput
@@ -14,10 +16,15 @@ from hami.events.redis.store import RedisStore
 from hami.nodeagent.app import Agent, this_boot
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.backends.scripted import ScriptedBackend
+from hami.nodeagent.metrics import Metrics
+from hami.web.health import Readiness, health_routes, metrics_route
+from hami.web.server import serve
 
 
 async def run_agent(settings: AgentSettings, redis: RedisSettings, *, node_uid: str = "", version: str = "") -> None:
     """Until cancelled. The store may be away at the start, and for hours: the kubelet is served all the same."""
+    if not await anyio.Path(settings.kubelet_dir).is_dir():
+        raise InvalidInput("agent.kubelet_dir", settings.kubelet_dir, "no such folder: mount the kubelet's device-plugins here")
     backend = _backend(settings)
     central = _client(redis, redis.url)
     sidecar = _client(redis, settings.sidecar_url) if settings.sidecar_url else None
@@ -40,11 +47,20 @@ async def run_agent(settings: AgentSettings, redis: RedisSettings, *, node_uid: 
             tasks.start_soon(outbox.run)
             if isinstance(backend, ScriptedBackend):
                 tasks.start_soon(backend.follow)
+            if settings.metrics_bind:
+                await tasks.start(partial(serve, _endpoint(agent, outbox), bind=settings.metrics_bind))
             tasks.start_soon(agent.run)
     finally:
         for client in (central, sidecar):
             if client is not None:
                 await client.close()
+
+
+def _endpoint(agent: Agent, outbox: Outbox) -> Starlette:
+    metrics = Metrics()
+    frozen = metrics.before(lambda: outbox.state, lambda: agent.board.offers)
+    offers = {"devices": lambda: "" if agent.board.offers else "no device is offered to the kubelet yet"}
+    return Starlette(routes=[*health_routes(Readiness(offers)), metrics_route(metrics.registry, before=frozen)])
 
 
 def _client(redis: RedisSettings, url: str) -> Client:

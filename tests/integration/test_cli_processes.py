@@ -63,7 +63,7 @@ def folder() -> Iterator[Path]:
 def agent_arguments(url: str, folder: Path, metrics: str) -> list[str]:
     return [
         *("--redis-url", url, "agent", "--node-name", "node-a", "--backend", "simulated"),
-        *("--simulated-devices", str(ROOT / "deploy/compose/devices-a.json")),
+        *("--simulated-devices", str(ROOT / "deploy/compose/node-a/devices.json")),
         *("--kubelet-dir", str(folder / "device-plugins")),
         *("--pod-resources-socket", str(folder / "pod-resources/kubelet.sock")),
         *("--state-dir", str(folder / "state"), "--hook-path", str(folder / "hook"), "--metrics-bind", metrics),

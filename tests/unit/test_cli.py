@@ -1,8 +1,8 @@
 """The command line without a store: help, options, settings, errors."""
 
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -49,20 +49,21 @@ print("FOUND", [name for name in ("redis", "grpc", "kubernetes", "pynvml") if na
     assert probe(code).stdout.splitlines()[-1] == "FOUND []"
 
 
-def seconds(code: str) -> float:
-    """The fastest of several runs: what the work costs, without what else the machine did."""
+def cpu_seconds(code: str) -> float:
+    """Processor time of the cheapest of several runs: what the work costs, whatever else the machine does meanwhile."""
     best = 60.0
     for _ in range(5):
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
-        best = min(best, time.perf_counter() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        best = min(best, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
     return best
 
 
 def test_help_is_fast() -> None:
-    """Twice the goal of 150 ms, because a machine that runs tests is busy; a client library would cost more than that."""
-    bare = seconds("pass")
-    assert seconds("from hami.cli.main import run; run(['--help'])") - bare < 0.3
+    """The goal is 150 ms; the limit is twice that, since a busy machine shares caches. A client library costs more."""
+    bare = cpu_seconds("pass")
+    assert cpu_seconds("from hami.cli.main import run; run(['--help'])") - bare < 0.3
 
 
 # Verbs and options
