@@ -20,6 +20,7 @@ from hami.events.redis.store import RedisStore
 from hami.events.writer import EventWriter
 from tests.support.builders import a_container, a_device, a_node_registered, a_reservation, a_share
 from tests.support.cli import Hami, start_hami
+from tests.support.drafts import sealed
 
 HEALTH_CHANGED = DeviceHealthChanged(
     device="GPU-b", was=Health.HEALTHY, now=Health.UNHEALTHY, reason="xid-79", evidence="XID 79"
@@ -334,3 +335,32 @@ def test_an_unknown_name_is_answered_with_what_exists(hami: Hami, kind: str, nam
 def test_an_empty_log_knows_nobody(hami: Hami, url: str) -> None:
     anyio.run(write, url, [])
     assert "it knows none at all" in hami("audit", "node", "n1").err
+
+
+# Dead letters
+
+
+async def bury(url: str) -> None:
+    async with Client(url) as client:
+        store = RedisStore(client)
+        await store.inbox("n1").put([sealed(1, producer="agent-n1")])
+        ((entry, raw),) = await store.inboxes.peek("n1")
+        await store.inboxes.bury("n1", entry, raw, "agents may not write node.lost")
+
+
+async def inbox_of(url: str) -> list[bytes]:
+    async with Client(url) as client:
+        return [raw for _, raw in await RedisStore(client).inboxes.peek("n1")]
+
+
+def test_a_dead_letter_is_listed_with_its_reason_and_can_go_back(hami: Hami, url: str) -> None:
+    assert "dead letters: none" in hami("dlq", "list").out
+    anyio.run(bury, url)
+    (letter,) = hami("dlq", "list", "-o", "json").json["dead_letters"]
+    assert (letter["node"], letter["type"], letter["why"]) == ("n1", "hami.node.lost", "agents may not write node.lost")
+    assert anyio.run(inbox_of, url) == []
+    assert hami("dlq", "replay", letter["id"]).code == Exit.OK
+    assert len(anyio.run(inbox_of, url)) == 1
+    gone = hami("dlq", "replay", letter["id"])
+    assert (gone.code, "there are: none" in gone.err) == (Exit.NOT_FOUND, True)
+    assert hami("dlq", "replay", "first").code == Exit.USAGE
