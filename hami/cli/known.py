@@ -3,7 +3,7 @@
 from difflib import get_close_matches
 
 from hami.events.catalog.allocation import AllocationReserved
-from hami.events.catalog.governance import PlacementRefused
+from hami.events.catalog.governance import PlacementRefused, PlacementRequested
 from hami.events.catalog.node import NodeRegistered
 from hami.events.log import Record
 
@@ -26,7 +26,7 @@ class Known:
         elif self._kind == "pod" and isinstance(event, AllocationReserved):
             owner = event.reservation.owner
             self._learn(f"{owner.namespace}/{owner.name}", owner.uid)
-        elif self._kind == "pod" and isinstance(event, PlacementRefused):
+        elif self._kind == "pod" and isinstance(event, PlacementRefused | PlacementRequested):
             self._learn(f"{event.namespace}/{event.name}", event.owner_uid)
 
     def _learn(self, *names: str) -> None:

@@ -85,7 +85,7 @@ class SidecarSpool:
         await self._atomic([("DEL", OutboxKeys.entries), ("HSET", OutboxKeys.state, "acknowledged", _NONE)])
         self._acknowledged = _NONE
 
-    async def _atomic(self, commands: Sequence[Sequence[Arg]]) -> None:
+    async def _atomic(self, commands: Sequence[tuple[Arg, ...]]) -> None:
         await self._wire.pipeline([("MULTI",), *commands, ("EXEC",)])
 
     def _read(self, reply: Sequence[tuple[bytes, Sequence[bytes]]]) -> Sequence[Envelope]:

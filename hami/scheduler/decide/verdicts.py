@@ -4,6 +4,7 @@ The verdict of a request shape is kept and only rows changed since are looked at
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -13,13 +14,16 @@ from hami.domain.reasons import Reason
 from hami.domain.request import ContainerKind, DeviceRequest
 from hami.scheduler.decide.fit import Question
 from hami.scheduler.decide.planes import Bools, Entry, Ints, Planes, View
+from hami.scheduler.decide.quota import Budget
+from hami.scheduler.decide.walks import affordable, refuse_by_quota, walk_order
 from hami.vendors.constraints import Wishes
 
+Memory = Ints | np.int64
 Texts = npt.NDArray[np.object_]
 
 _SHAPES_KEPT: Final = 256
-_LARGEST_BASE: Final = 52
-"""A node's cards are counted in 11 digits of one 63-bit number; nodes with more cards are explained by the exact fit."""
+_LARGEST_BASE: Final = 38
+"""A node's cards are counted in 12 digits of one 63-bit number; nodes with more cards are explained by the exact fit."""
 _CHECKS: Final = (
     Reason.CARD_NOT_HEALTHY,
     Reason.CARD_CORDONED,
@@ -27,17 +31,20 @@ _CHECKS: Final = (
     Reason.CARD_UUID_MISMATCH,
     Reason.CARD_TIME_SLICING_EXHAUSTED,
     Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+    Reason.RESOURCE_QUOTA_NOT_FIT,
     Reason.CARD_INSUFFICIENT_MEMORY,
     Reason.CARD_INSUFFICIENT_CORE,
     Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
     Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
 )
 
+_QUOTA: Final = _CHECKS.index(Reason.RESOURCE_QUOTA_NOT_FIT)
+
 
 def shape_of(ask: Question) -> Hashable:
-    """All that a verdict depends on besides the nodes. Quotas are left out: they are asked by the exact fit."""
+    """All that a verdict depends on besides the nodes: what is asked, how, and what the namespace may still take."""
     containers = tuple((each.kind, each.requests) for each in ask.request.containers if each.requests)
-    return (containers, ask.policy, tuple(ask.wishes.values()))
+    return (containers, ask.policy, tuple(ask.wishes.values()), tuple(ask.budgets.items()))
 
 
 def entry_of(planes: Planes, ask: Question) -> Entry:
@@ -73,7 +80,9 @@ def may_fit(planes: Planes, ask: Question, rows: Ints | None) -> Bools:
     """False only where the exact fit would say no: every request against the untouched node, and all steady ones together."""
     view = planes.at(rows)
     possible: Bools = (planes.refusal[: len(planes.names)] if rows is None else planes.refusal[rows]) == 0
-    steady: list[tuple[DeviceRequest, Ints, Bools]] = []
+    if not within_quota(ask):
+        return np.zeros(len(possible), np.bool_)
+    steady: list[tuple[DeviceRequest, Memory, Bools]] = []
     for container in ask.request.containers:
         for asked in container.requests:
             memory, passing = _passing(planes, view, rows, asked, ask)
@@ -86,13 +95,29 @@ def may_fit(planes: Planes, ask: Question, rows: Ints | None) -> Bools:
     return possible
 
 
-def _together(view: View, steady: Sequence[tuple[DeviceRequest, Ints, Bools]]) -> Bools:
+def within_quota(ask: Question) -> bool:
+    """False when the pod's fixed sizes alone exceed what its namespace may still take, wherever it would go."""
+    for word, budget in ask.budgets.items():
+        memory = cores = 0
+        for container in ask.request.containers:
+            own = [each for each in container.requests if each.vendor == word]
+            asked_memory = sum(each.memory * each.count for each in own)
+            asked_cores = sum(min(each.cores, 100) * each.count for each in own)
+            if container.kind is not ContainerKind.INIT:
+                memory, cores = memory + asked_memory, cores + asked_cores
+                asked_memory, asked_cores = memory, cores
+            if own and not budget.fits(asked_memory, asked_cores):
+                return False
+    return True
+
+
+def _together(view: View, steady: Sequence[tuple[DeviceRequest, Memory, Bools]]) -> Bools:
     """How many shares the cards could bear if all were as small as the smallest; MIG cards bear any number here."""
-    memory = np.minimum.reduce([each[1] for each in steady])
+    memory: Memory = reduce(np.minimum, [each[1] for each in steady])
     cores = min(min(each[0].cores, 100) for each in steady)
     passing = np.logical_or.reduce([each[2] for each in steady])
     bears = np.minimum(view.free_slots, len(steady))
-    np.minimum(bears, view.free_memory // np.maximum(memory, 1), out=bears, where=memory > 0)
+    bears = np.where(memory > 0, np.minimum(bears, view.free_memory // np.maximum(memory, 1)), bears)
     if cores > 0:
         np.minimum(bears, view.free_cores // cores, out=bears)
     enough = np.where(passing, bears, 0).sum(axis=0) >= sum(each[0].count for each in steady)
@@ -105,12 +130,17 @@ def _count(cards: Bools) -> Ints:
     return counted
 
 
-def _passing(planes: Planes, view: View, rows: Ints | None, asked: DeviceRequest, ask: Question) -> tuple[Ints, Bools]:
+def _passing(planes: Planes, view: View, rows: Ints | None, asked: DeviceRequest, ask: Question) -> tuple[Memory, Bools]:
     wishes = ask.wishes[asked.vendor]
     memory = memory_of(view, asked)
     cores = min(asked.cores, 100)
-    passing = (view.vendor == planes.words[asked.vendor]) & view.healthy & ~view.cordoned
-    passing &= (view.free_slots > 0) & (view.free_memory >= memory) & (view.free_cores >= cores)
+    passing = (view.vendor == planes.words[asked.vendor]) & view.ready
+    passing &= view.free_slots > 0
+    passing &= view.free_memory >= memory
+    if cores > 0:
+        passing &= view.free_cores >= cores
+    else:
+        passing &= (view.free_cores > 0) | ((view.cores == 0) & (view.free_cores == 0))
     if _picky_types(wishes):
         passing &= planes.kinds_that_fit(wishes)[view.kind]
     if _picky_uuids(wishes):
@@ -119,17 +149,22 @@ def _passing(planes: Planes, view: View, rows: Ints | None, asked: DeviceRequest
         passing &= view.used <= 0
     if cores == 100:
         passing &= ~((view.cores == 100) & (view.used > 0))
-    if cores == 0:
-        passing &= ~((view.cores != 0) & (view.free_cores == 0))
+    if (budget := ask.budgets.get(asked.vendor)) is not None:
+        passing &= _affordable(budget, memory, cores)
     return memory, passing
 
 
-def memory_of(view: View, asked: DeviceRequest) -> Ints:
-    if asked.memory > 0:
-        return np.full(view.memory.shape, asked.memory, np.int64)
-    if asked.memory_percent is None:
-        return np.zeros(view.memory.shape, np.int64)
-    return view.memory * asked.memory_percent // 100
+def _affordable(budget: Budget, memory: Memory, cores: int) -> Bools:
+    """May the namespace still take one such card?"""
+    fits = np.asarray(budget.cores is None or cores <= budget.cores)
+    return fits if budget.memory is None else np.asarray(fits & (memory <= budget.memory))
+
+
+def memory_of(view: View, asked: DeviceRequest) -> Memory:
+    """MiB on every card: one number, or a plane where a percentage of each card is asked."""
+    if asked.memory > 0 or asked.memory_percent is None:
+        return np.int64(asked.memory)
+    return view.memory.astype(np.int64) * asked.memory_percent // 100
 
 
 def named(planes: Planes, view: View, rows: Ints | None, wishes: Wishes) -> Bools:
@@ -155,20 +190,17 @@ def _picky_uuids(wishes: Wishes) -> bool:
 
 
 def reasons_at(planes: Planes, ask: Question, entry: Entry, rows: Ints, exactly: Callable[[str], str]) -> list[str]:
-    """Why each of these rows does not fit. Texts of unchanged rows are remembered unless a quota limits this namespace."""
+    """Why each of these rows does not fit. Texts of unchanged rows are remembered."""
     used = len(planes.names)
     if len(entry.reasons) != used:
         texts, clock = np.full(used, None, np.object_), np.full(used, -1, np.int64)
         texts[: len(entry.reasons)], clock[: len(entry.reasons)] = entry.reasons, entry.reason_clock
         entry.reasons, entry.reason_clock = texts, clock
-    missing = rows if ask.budgets else rows[entry.reason_clock[rows] < planes.stamp[rows]]
+    missing = rows[entry.reason_clock[rows] < planes.stamp[rows]]
     if len(missing):
         found = np.full(used, None, np.object_)
-        left = missing if ask.budgets else _explain(planes, ask, missing, found)
-        for row in left:
+        for row in _explain(planes, ask, missing, found):
             found[row] = exactly(planes.names[row])
-        if ask.budgets:
-            return list(found[rows])
         entry.reasons[missing] = found[missing]
         entry.reason_clock[missing] = planes.stamp[missing]
     return list(entry.reasons[rows])
@@ -176,14 +208,33 @@ def reasons_at(planes: Planes, ask: Question, entry: Entry, rows: Ints, exactly:
 
 def _explain(planes: Planes, ask: Question, rows: Ints, found: Texts) -> Ints:
     """Texts of rows that fail at a container which still sees the untouched node; returns the rows left to the exact fit."""
+    first = True
     for container in ask.request.containers:
         for asked in container.requests:
-            if ask.wishes[asked.vendor].numa_bind or not len(rows):
+            if ask.wishes[asked.vendor].numa_bind or not len(rows) or _quota_walks(planes, ask, asked, first=first):
                 return rows
             rows = _explain_one(planes, ask, asked, rows, found)
+        first = first and not container.requests
         if container.requests and container.kind is not ContainerKind.INIT:
             return rows
     return rows
+
+
+def _one_size(asked: DeviceRequest) -> bool:
+    """Is it the same memory on every card?"""
+    return asked.memory > 0 or asked.memory_percent is None
+
+
+def _quota_walks(planes: Planes, ask: Question, asked: DeviceRequest, *, first: bool) -> bool:
+    """Must the exact fit say which cards the quota refuses? Not where one size, one card or a loose quota makes it plain."""
+    budget = ask.budgets.get(asked.vendor)
+    if budget is None or (first and asked.count == 1):
+        return False
+    cores = min(asked.cores, 100)
+    if first and _one_size(asked):
+        return False
+    largest = int(planes.view.memory.max()) * (asked.memory_percent or 0) // 100
+    return not (first and budget.fits(largest * asked.count, cores * asked.count))
 
 
 def _explain_one(planes: Planes, ask: Question, asked: DeviceRequest, rows: Ints, found: Texts) -> Ints:
@@ -194,7 +245,12 @@ def _explain_one(planes: Planes, ask: Question, asked: DeviceRequest, rows: Ints
         return rows
     own = view.vendor == planes.words[asked.vendor]
     codes = _first_failing(planes, view, rows, asked, ask)
-    sure = (_count(own & (codes == len(_CHECKS))) < asked.count) & ~(own & view.mig).any(axis=0)
+    cut = (own & view.mig).any(axis=0)
+    budget = ask.budgets.get(asked.vendor)
+    if budget is not None and 0 < (taken := affordable(budget, asked)) < asked.count and _one_size(asked):
+        order = walk_order(planes, view, ask, asked)
+        codes, own = refuse_by_quota(codes, own, order, taken=taken, passing=len(_CHECKS), quota=_QUOTA)
+    sure = (_count(own & (codes == len(_CHECKS))) < asked.count) & ~cut
     if sure.any():
         weights = np.array([base**digit for digit in range(len(_CHECKS) + 1)], np.int64)
         packed = np.where(own, weights[codes], 0).sum(axis=0)[sure]
@@ -209,6 +265,8 @@ def _first_failing(planes: Planes, view: View, rows: Ints, asked: DeviceRequest,
     """Per card the number of the first check it fails, in the order of the exact walk; `len(_CHECKS)` when it passes."""
     wishes = ask.wishes[asked.vendor]
     cores = min(asked.cores, 100)
+    memory = memory_of(view, asked)
+    budget = ask.budgets.get(asked.vendor)
     never = np.zeros(view.vendor.shape, np.bool_)
     fails = (
         ~view.healthy,
@@ -217,14 +275,15 @@ def _first_failing(planes: Planes, view: View, rows: Ints, asked: DeviceRequest,
         ~named(planes, view, rows, wishes) if _picky_uuids(wishes) else never,
         view.free_slots <= 0,
         view.used > 0 if ask.mutex else never,
-        view.free_memory < memory_of(view, asked),
+        never if budget is None else ~_affordable(budget, memory, cores),
+        view.free_memory < memory,
         view.free_cores < cores,
         (view.cores == 100) & (view.used > 0) if cores == 100 else never,
         (view.cores != 0) & (view.free_cores == 0) if cores == 0 else never,
     )
     codes = np.full(view.vendor.shape, len(fails), np.int64)
     for number in range(len(fails) - 1, -1, -1):
-        codes[fails[number]] = number
+        codes[np.broadcast_to(fails[number], codes.shape)] = number
     return codes
 
 
