@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-pytest_plugins = ["tests.support.redis_server", "tests.support.cluster"]
+pytest_plugins = ["tests.support.redis_server", "tests.support.cluster", "tests.support.scheduler"]
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 
 from hami.domain.errors import InvalidInput
 from hami.events.catalog.allocation import AllocationEvent, AllocationReserved
-from hami.events.catalog.governance import PlacementRefused
+from hami.events.catalog.governance import PlacementRefused, PlacementRequested
 from hami.events.catalog.union import EVENT_TYPES
 from hami.events.log import Record
 
@@ -41,7 +41,7 @@ class EventFilter:
             owner = event.reservation.owner
             uid = owner.uid
             self._learn(owner.uid, f"{owner.namespace}/{owner.name}")
-        elif isinstance(event, PlacementRefused):
+        elif isinstance(event, PlacementRequested | PlacementRefused):
             uid = event.owner_uid
             self._learn(event.owner_uid, f"{event.namespace}/{event.name}")
         elif isinstance(event, AllocationEvent):

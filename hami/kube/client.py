@@ -269,6 +269,10 @@ class KubeClient:
         found: list[Obj] = _json(await self._http.request("GET", kind.path(namespace), query=query)).get("items") or []
         return found
 
+    async def request(self, method: str, path: str, body: Any = None) -> Obj:
+        """Any other call: JSON in, JSON out."""
+        return _json(await self._http.request(method, path, body=body))
+
     async def warm_up(self) -> None:
         """Open the first connection before it counts."""
         await self._http.request("GET", "/version")

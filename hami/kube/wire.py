@@ -8,7 +8,7 @@ import msgspec
 
 from hami.domain.errors import InvalidInput
 from hami.kube.errors import ApiError, error_of
-from hami.kube.kinds import Bare, HasMetadata
+from hami.kube.kinds import HasMetadata
 from hami.kube.results import Added, Bookmark, Deleted, Gone, Modified, Skipped, Undecodable, WatchEvent
 
 T = TypeVar("T", bound=HasMetadata)
@@ -29,9 +29,21 @@ class _Line(msgspec.Struct):
     object: msgspec.Raw
 
 
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+
+
+class _Named(msgspec.Struct):
+    """As little of an object as can be told of one that is otherwise broken."""
+
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+
+
 _raw_list = msgspec.json.Decoder(_RawList).decode
 _line = msgspec.json.Decoder(_Line).decode
-_bare = msgspec.json.Decoder(Bare).decode
+_named = msgspec.json.Decoder(_Named).decode
 
 
 @lru_cache(maxsize=64)
@@ -58,7 +70,7 @@ def _list_decoder(type_: type[Any]) -> msgspec.json.Decoder[Any]:
 def name_in(raw: bytes | msgspec.Raw) -> str:
     """`namespace/name` as far as it can still be read."""
     try:
-        meta = _bare(raw).metadata
+        meta = _named(raw).metadata
     except msgspec.DecodeError:
         return "(unreadable)"
     return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name or "(unnamed)"
@@ -115,7 +127,7 @@ def decode_line(type_: type[T], line: bytes) -> WatchEvent[T]:
     if parsed.type == "ERROR":
         return _stream_error(bytes(parsed.object))
     if parsed.type == "BOOKMARK":
-        return Bookmark(_bare(parsed.object).metadata.resource_version)
+        return Bookmark(_named(parsed.object).metadata.resource_version)
     try:
         found: T = decoder_of(type_).decode(parsed.object)
     except msgspec.DecodeError as error:
@@ -132,7 +144,7 @@ def decode_line(type_: type[T], line: bytes) -> WatchEvent[T]:
 
 def _version_in(raw: msgspec.Raw) -> str:
     try:
-        return _bare(raw).metadata.resource_version
+        return _named(raw).metadata.resource_version
     except msgspec.DecodeError:
         return ""
 

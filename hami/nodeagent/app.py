@@ -80,11 +80,12 @@ class Agent:
     ) -> None:
         if not settings.node_name:
             raise InvalidInput("agent.node_name", "", "the agent must know its node")
-        self._settings, self._backend, self._leases = settings, backend, leases
+        self._settings, self._backend, self._publisher, self._leases = settings, backend, publisher, leases
         self._timing = timing or AgentTiming()
         self._hook = _hook(settings)
         self._caches = CacheFolders(Path(self._hook.folder) / "containers")
-        self.memory = _next_life(Path(settings.state_dir))
+        self.memory = StateFile(Path(settings.state_dir))
+        self.memory.load()
         self.board, self.book = Board(), ReservationBook()
         policy = policy_of(settings.health_profile, disable=settings.disable_healthchecks, enable=settings.enable_healthchecks)
         self.health = HealthWatch(
@@ -128,7 +129,7 @@ class Agent:
 
     async def run(self) -> None:
         """1 the library, 2 the board, 3 everything else at once. The kubelet is served whether or not there is a store."""
-        log.info("agent starts", node=self._settings.node_name, epoch=self.memory.state.epoch)
+        log.info("agent starts", node=self._settings.node_name)
         await self._open()
         try:
             async with anyio.create_task_group() as tasks:
@@ -158,7 +159,7 @@ class Agent:
         ttl_ms = int(self._settings.lease_ttl_s * 1000)
         while True:
             try:
-                await self._leases.keep(self._settings.node_name, str(self.memory.state.epoch), ttl_ms=ttl_ms)
+                await self._leases.keep(self._settings.node_name, str(self._publisher.state.epoch), ttl_ms=ttl_ms)
             except StoreUnavailable as error:
                 log.warning("lease not renewed", error=str(error))
             await anyio.sleep(self._settings.lease_every_s * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
@@ -176,14 +177,6 @@ async def run_agent(agent: Agent, stop: anyio.Event) -> None:
         tasks.start_soon(agent.run)
         await stop.wait()
         tasks.cancel_scope.cancel()
-
-
-def _next_life(folder: Path) -> StateFile:
-    """What was remembered, under a new epoch."""
-    memory = StateFile(folder)
-    memory.load().epoch += 1
-    memory.save()
-    return memory
 
 
 def _facts(settings: AgentSettings, node_uid: str, boot_id: str, version: str) -> NodeFacts:

@@ -62,10 +62,11 @@ class DeliveryWatch:
                 self._wake = anyio.Event()
 
     async def look(self, resources: PodResources) -> None:
-        """1 read both sources, 2 tell of new containers, 3 forget those that are gone, 4 remove folders nobody holds."""
-        given = await self._given(resources)
-        if given is None:
-            return
+        """1 read a source, 2 tell of new containers, 3 forget those that are gone, 4 remove folders nobody holds.
+
+        Only the checkpoint is complete: what is missing from the list of running containers may still be there.
+        """
+        given, complete = await self._given(resources)
         strangers = set()
         for each in given:
             key = f"{each.uid}/{each.container}"
@@ -76,20 +77,20 @@ class DeliveryWatch:
                 else:
                     self._prepared(key, each, reservation)
         self._say_strangers(frozenset(strangers))
-        self._forget({f"{each.uid}/{each.container}" for each in given})
-        self._caches.sweep({_cache_dir(each.answer) for each in given})
+        if complete:
+            self._forget({f"{each.uid}/{each.container}" for each in given})
+            self._caches.sweep({_cache_dir(each.answer) for each in given})
 
-    async def _given(self, resources: PodResources) -> tuple[GivenTo, ...] | None:
-        """The checkpoint has every container by uid; where it cannot be read, the running ones come from pod-resources."""
+    async def _given(self, resources: PodResources) -> tuple[tuple[GivenTo, ...], bool]:
+        """(containers, whether these are all). Without a readable checkpoint the running ones come from pod-resources."""
         try:
             given = read_checkpoint(self._checkpoint, self._resource)
         except InvalidInput as error:
             log.warning("kubelet checkpoint unreadable, using pod-resources alone", error=str(error))
             given = None
         if given is not None:
-            return given
-        listed = await resources.listed()
-        return None if listed is None else self._by_name(listed)
+            return given, True
+        return self._by_name(await resources.listed() or {}), False
 
     def _by_name(self, listed: Mapping[tuple[str, str, str], tuple[str, ...]]) -> tuple[GivenTo, ...]:
         found = []

@@ -116,8 +116,10 @@ class FeedReader:
                 log.info("feed entry passed over", kind=type(event).__name__)
 
     def _answer(self, request: HandshakeRequested) -> None:
-        """Requests long past their deadline are not answered again after a restart."""
+        """Requests long past their deadline are not answered again after a restart. A gap in what was seen is filled first."""
         if request.deadline_ms and self._clock() > request.deadline_ms + self._patience_ms:
             return
+        if request.seen_epoch:
+            self._publisher.resend(request.seen_epoch, request.seen_seq)
         answer = msgspec.structs.replace(self._report(), nonce=request.nonce)
         self._publisher.publish(answer)

@@ -54,7 +54,7 @@ class Registrar:
     def report(self) -> HandshakeReported:
         """The answer to a handshake, its nonce left to whoever answers."""
         told = DeviceSet(devices=self._memory.state.told)
-        return HandshakeReported(nonce="", epoch=self._memory.state.epoch, digest=told.digest)
+        return HandshakeReported(nonce="", epoch=self._publisher.state.epoch, digest=told.digest)
 
     async def look(self) -> None:
         """1 ask the library, 2 decide the set, 3 board, 4 tell the cluster if it differs (at the start: always)."""

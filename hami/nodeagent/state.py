@@ -1,4 +1,4 @@
-"""What the agent remembers over restarts, in one file: its epoch, open faults, what it told, whom it served."""
+"""What the agent remembers over restarts, in one file: open faults, what it told, whom it served."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,6 @@ class AgentState(msgspec.Struct, kw_only=True):
     registration; `served` by `<pod uid>/<container>`.
     """
 
-    epoch: int = 0
     cards: dict[str, CardHealth] = msgspec.field(default_factory=dict)
     seen: tuple[Device, ...] = ()
     told: tuple[Device, ...] = ()

@@ -26,7 +26,7 @@ from hami.scheduler.decide.refusals import reason_counts
 from hami.scheduler.decide.words import refusal_digest, words_of
 from hami.scheduler.events_out import About
 from hami.scheduler.notes import Once
-from hami.scheduler.reserving import lapsed_draft, reserved_drafts
+from hami.scheduler.reserving import first_time, lapsed_draft, reserved_drafts
 from hami.scheduler.scored import Remembered
 from hami.scheduler.wire import FilterResult, NodeNames, decode_args
 from hami.telemetry import get_logger
@@ -47,6 +47,7 @@ class Asked(msgspec.Struct, frozen=True):
     request: PodRequest
     policy: SchedulingPolicy
     names: tuple[str, ...]
+    created: str = ""
 
     @property
     def about(self) -> About:
@@ -102,7 +103,7 @@ class Filter:
             return dryrun.answer(core, args, request, policy)
         if names is None:
             raise InvalidInput("NodeNames", None, "neither Nodes nor NodeNames is given")
-        asked = Asked(request, policy, names)
+        asked = Asked(request, policy, names, args.pod.metadata.creation_timestamp or "")
         self._remembered.put(request, policy)
         # 5. Score only, or decide and reserve.
         if core.settings.placement == "scored":
@@ -124,7 +125,7 @@ class Filter:
             try:
                 if isinstance(found, Unschedulable):
                     await self._release(core, snapshot, held)
-                    return self._refuse(core, asked, found)
+                    return self._refuse(core, snapshot, asked, found)
                 await self._reserve(core, snapshot, asked, found, held)
             except Conflict:
                 core.metrics.conflicts.labels("filter").inc()
@@ -144,6 +145,7 @@ class Filter:
         Raises Conflict, StoreUnavailable, StoreUnsafe.
         """
         drafts, expected = reserved_drafts(core, snapshot, asked.request, found, held)
+        drafts = [*first_time(snapshot, asked.request, asked.created), *drafts]
         with core.metrics.append.time():
             appended = await core.writer.append(drafts, expected=expected)
         if not await core.view.wait_for(appended.positions[-1], timeout=CATCH_UP_S):
@@ -156,7 +158,7 @@ class Filter:
         expected = at_versions(snapshot, f"pod/{held.reservation.owner.uid}")
         await core.writer.append([lapsed_draft(held, "replaced")], expected=expected)
 
-    def _refuse(self, core: Core, asked: Asked, found: Unschedulable) -> FilterResult:
+    def _refuse(self, core: Core, snapshot: ClusterSnapshot, asked: Asked, found: Unschedulable) -> FilterResult:
         core.metrics.refusals.inc()
         request, digest = asked.request, refusal_digest(asked.request, found.counts, len(asked.names))
         if self._refused.news(request.uid, digest):
@@ -169,7 +171,8 @@ class Filter:
                 nodes_seen=len(asked.names),
                 digest=digest,
             )
-            core.notes.write(Draft(event=event, subject=request.uid))
+            for draft in (*first_time(snapshot, request, asked.created), Draft(event=event, subject=request.uid)):
+                core.notes.write(draft)
         core.told.filtering_failed(asked.about, len(asked.names))
         return FilterResult(failed_nodes=found.reasons)
 
@@ -182,7 +185,7 @@ class Filter:
             snapshot, core.vendors, asked.request, asked.names, asked.policy, exclude_owner=asked.request.uid
         )
         if not scores:
-            return self._refuse(core, asked, Unschedulable(failed, reason_counts(failed)))
+            return self._refuse(core, snapshot, asked, Unschedulable(failed, reason_counts(failed)))
         return FilterResult(node_names=list(scores), failed_nodes=failed)
 
     def _bad_policy(self, core: Core, request: PodRequest, policy: BadPolicy) -> FilterResult:

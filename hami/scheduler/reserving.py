@@ -6,10 +6,12 @@ from hami.domain.allocation import Allocation
 from hami.domain.cluster import ClusterSnapshot
 from hami.domain.request import PodRequest
 from hami.events.catalog.allocation import AllocationLapsed, AllocationReserved
+from hami.events.catalog.governance import PlacementRequested
 from hami.events.log import Draft
 from hami.scheduler.core import Core, Decision, at_versions
 from hami.scheduler.decide.place import Placement
 from hami.scheduler.decide.reserve import reservation
+from hami.scheduler.decide.words import words_of
 
 
 def reserved_drafts(
@@ -25,7 +27,7 @@ def reserved_drafts(
         request,
         core.vendors,
         reservation_id=f"r-{os.urandom(10).hex()}",
-        scheduler=core.settings.name,
+        scheduler=core.writer.producer,
         node_state=snapshot.nodes[found.node],
         deadline_ms=now + round(core.settings.reservation_ttl_s * 1000),
         policy_version=core.policy_version,
@@ -37,6 +39,20 @@ def reserved_drafts(
     reserved = Draft(event=AllocationReserved(reservation=made), node=found.node, subject=request.uid)
     drafts = [reserved] if held is None else [lapsed_draft(held, "replaced"), reserved]
     return drafts, at_versions(snapshot, *rests_on)
+
+
+def first_time(snapshot: ClusterSnapshot, request: PodRequest, created: str) -> list[Draft]:
+    """PlacementRequested when the log has never heard of this pod; goes into the same append as what was decided."""
+    if f"pod/{request.uid}" in snapshot.versions:
+        return []
+    event = PlacementRequested(
+        owner_uid=request.uid,
+        namespace=request.namespace,
+        name=request.name,
+        request=words_of(request),
+        created=created,
+    )
+    return [Draft(event=event, subject=request.uid)]
 
 
 def lapsed_draft(held: Allocation, reason: str) -> Draft:

@@ -1,5 +1,6 @@
 """The agent on a kubelet: what pods get, what the cluster is told, and what happens when either side falls over."""
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from hami.nodeagent.decide.faults import FaultKind as Seen
 from hami.nodeagent.podresources import read_checkpoint
 from hami.sim.kubelet.api import InMemoryApi
 from hami.sim.kubelet.node import SimKubelet
-from tests.support.agents import LogVoice, World, agent_on, reservation, settings_for
+from tests.support.agents import LogVoice, StoreAway, World, agent_on, reservation, settings_for
 from tests.support.plugins import RESOURCE, container, kubelet_on, pod, socket_folder
 from tests.support.waiting import wait_until
 
@@ -68,6 +69,15 @@ async def offered(api: InMemoryApi, capacity: str, allocatable: str) -> None:
         )
 
     await wait_until(seen, f"{capacity} devices, {allocatable} allocatable")
+
+
+async def connected(kubelet: SimKubelet, world: World) -> None:
+    """The agent of this life is listened to, whatever the node object still says of an earlier one."""
+
+    def seen() -> bool:
+        return bool(world.agent.plugin.streams) and kubelet.books.capacity().get(RESOURCE) == (20, 20)
+
+    await wait_until(seen, "the kubelet to listen to this agent")
 
 
 async def running(api: InMemoryApi, name: str) -> None:
@@ -123,6 +133,21 @@ async def test_allocate_is_tied_to_its_container_afterwards(world: World, api: I
         "",
     )
     assert len(event.device_ids) == 1
+
+
+async def test_a_container_is_told_of_once_also_after_a_restart_of_the_agent(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+) -> None:
+    store = MemoryStore()
+    voice = LogVoice(store)
+    for life in range(2):
+        async with agent_on(folder, backend, store=store) as world:
+            await connected(kubelet, world)
+            made = api.create(pod(f"pod-{life}", container()), node="node-1")
+            wanted = reservation(made["metadata"]["uid"], UUIDS[:1], name=f"r-{life}")
+            await voice.say(AllocationReserved(reservation=wanted))
+            await wait_until(lambda: world.publisher.of(AllocationPrepared), "prepared")
+            assert [event.reservation for event in world.publisher.of(AllocationPrepared)] == [f"r-{life}"]
 
 
 async def test_a_difference_between_reserved_and_served_is_reported(world: World, api: InMemoryApi) -> None:
@@ -190,6 +215,12 @@ async def test_a_fatal_xid_reaches_the_kubelet_and_the_log(world: World, backend
     assert [(event.kind, event.code) for event in world.publisher.of(FaultObserved)] == [(FaultKind.XID, 79)]
 
 
+async def test_a_fault_of_the_machine_takes_every_card(world: World, backend: SimulatedBackend, api: InMemoryApi) -> None:
+    backend.strike(UUIDS[0], 151)
+    await offered(api, "20", "0")
+    assert {event.device for event in world.publisher.of(DeviceHealthChanged)} == set(UUIDS)
+
+
 async def test_an_application_error_is_on_record_and_changes_nothing(
     world: World, backend: SimulatedBackend, api: InMemoryApi
 ) -> None:
@@ -220,17 +251,15 @@ async def test_a_lost_card_stays_in_the_set_and_takes_no_other_with_it(
 async def test_a_restart_of_the_agent_launders_no_fault(kubelet: SimKubelet, folder: Path, api: InMemoryApi) -> None:
     cards = simulated_cards(2)
     first = SimulatedBackend(cards)
-    async with agent_on(folder, first) as world:
+    async with agent_on(folder, first):
         await offered(api, "20", "20")
         first.strike(UUIDS[0], 79)
         await offered(api, "20", "10")
-        epoch = world.agent.memory.state.epoch
     async with agent_on(folder, SimulatedBackend(cards)) as again:
-        await wait_until(lambda: again.agent.link.registered, "the second registration")
+        await wait_until(lambda: again.agent.plugin.streams, "the kubelet to listen to this agent")
         await offered(api, "20", "10")
         [event] = again.publisher.of(NodeRegistered)
         assert [device.health for device in event.devices] == [Health.UNHEALTHY, Health.HEALTHY]
-        assert again.agent.memory.state.epoch == epoch + 1
         assert again.publisher.of(DeviceHealthChanged) == []
 
 
@@ -272,12 +301,46 @@ async def test_a_handshake_is_answered_with_the_digest_of_what_was_told(world: W
     [answer] = world.publisher.of(HandshakeReported)
     [told] = world.publisher.of(NodeRegistered)
     assert (answer.nonce, answer.digest) == ("n-1", device_set_digest(told.devices))
-    assert answer.epoch == world.agent.memory.state.epoch
+    assert (answer.epoch, world.publisher.resent) == (7, [])
+
+
+async def test_what_the_log_has_not_seen_is_sent_again_when_it_asks(world: World) -> None:
+    await LogVoice(world.store).say(HandshakeRequested(nonce="n-1", why="gap", seen_epoch=6, seen_seq=41))
+    await wait_until(lambda: world.publisher.of(HandshakeReported), "the answer")
+    assert world.publisher.resent == [(6, 41)]
+
+
+async def test_without_a_checkpoint_running_containers_are_found_by_name_and_nothing_is_thrown_away(
+    world: World, kubelet: SimKubelet, folder: Path, api: InMemoryApi
+) -> None:
+    made = api.create(pod("pod", container()), node="node-1")
+    await running(api, "pod")
+    (kubelet.plugin_dir / "kubelet_internal_checkpoint").write_text("not one")
+    cache = folder / "hooks/vgpu/containers/allocate-99"
+    cache.mkdir(parents=True)
+    os.utime(cache, (0, 0))
+    await LogVoice(world.store).say(AllocationReserved(reservation=reservation(made["metadata"]["uid"], UUIDS[:1])))
+    await wait_until(lambda: world.publisher.of(AllocationPrepared), "prepared")
+    [event] = world.publisher.of(AllocationPrepared)
+    assert (event.owner_uid, event.container, len(event.device_ids)) == (made["metadata"]["uid"], "main", 1)
+    assert cache.exists()
+
+
+async def test_a_store_that_is_away_takes_nothing_from_the_kubelet(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+) -> None:
+    async with agent_on(folder, backend, store=StoreAway()):
+        await offered(api, "20", "20")
+        backend.strike(UUIDS[0], 79)
+        await offered(api, "20", "10")
+        api.create(pod("pod", container(env=REFERENCE), notes={DEVICES: UUIDS[1]}), node="node-1")
+        await running(api, "pod")
+        assert seen_by(kubelet, "pod") == (UUIDS[1],)
 
 
 async def test_the_agent_keeps_its_lease(world: World) -> None:
     [epoch] = (await world.store.leases.alive(["node-1"])).values()
-    assert epoch == str(world.agent.memory.state.epoch)
+    assert epoch == "7"
 
 
 async def test_the_library_is_mounted_read_only_with_a_folder_that_no_other_has(
@@ -290,8 +353,7 @@ async def test_the_library_is_mounted_read_only_with_a_folder_that_no_other_has(
     folders = set()
     for life in range(2):
         async with agent_on(folder, backend) as world:
-            await wait_until(lambda: world.agent.link.registered, "registration")
-            await offered(api, "20", "20")
+            await connected(kubelet, world)
             api.create(pod(f"pod-{life}", container()), node="node-1")
             await running(api, f"pod-{life}")
             view = kubelet.runtime.view(f"pod-{life}", "main")

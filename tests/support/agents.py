@@ -10,12 +10,15 @@ import msgspec
 
 from hami.config import AgentSettings
 from hami.domain.allocation import ContainerShares, DeviceShare, PodOwner, Reservation
+from hami.domain.errors import StoreUnavailable
 from hami.domain.request import ContainerKind
 from hami.domain.units import CorePercent, EpochMs, MiB
 from hami.events.catalog.union import Event
 from hami.events.codec import seal
-from hami.events.log import Draft
-from hami.events.memory import MemoryStore
+from hami.events.envelope import Envelope
+from hami.events.log import Draft, NodeFeed
+from hami.events.memory import MemoryLeases, MemoryStore
+from hami.events.outbox import OutboxState
 from hami.nodeagent.app import Agent, AgentTiming, run_agent
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.health import HealthTiming
@@ -38,6 +41,11 @@ class RecordingPublisher:
 
     def __init__(self) -> None:
         self.events: list[tuple[Event, str]] = []
+        self.resent: list[tuple[int, int]] = []
+        self.state = OutboxState(epoch=7, backlog=0, dropped=0, delivered=0, stuck_for_s=0.0)
+
+    def resend(self, epoch: int, seq: int) -> None:
+        self.resent.append((epoch, seq))
 
     def publish(self, event: Event, *, subject: str = "") -> None:
         self.events.append((event, subject))
@@ -57,6 +65,30 @@ class LogVoice:
         draft = Draft(event=event, node=NODE)
         envelope = seal(draft, producer="control", epoch=1, seq=self._seq, occurred_ms=EpochMs(0))
         await self._store.log.append([envelope], [()], feeds=[True])
+
+
+class _FeedAway:
+    """Implements hami.events.log.NodeFeed."""
+
+    async def tail(self, after: str) -> AsyncIterator[Sequence[tuple[str, Envelope]]]:
+        await anyio.lowlevel.checkpoint()
+        raise StoreUnavailable
+        yield ()
+
+
+class _LeasesAway(MemoryLeases):
+    async def keep(self, name: str, value: str, *, ttl_ms: int) -> None:
+        raise StoreUnavailable
+
+
+class StoreAway:
+    """The agent's side of a store that never answers."""
+
+    def __init__(self) -> None:
+        self.leases = _LeasesAway()
+
+    def feed(self, node: str) -> NodeFeed:
+        return _FeedAway()
 
 
 class World(msgspec.Struct):
@@ -86,7 +118,7 @@ async def agent_on(
     folder: Path,
     backend: DeviceBackend,
     *,
-    store: MemoryStore | None = None,
+    store: MemoryStore | StoreAway | None = None,
     boot_id: str = "boot-1",
     settings: AgentSettings | None = None,
 ) -> AsyncIterator[World]:
@@ -104,7 +136,8 @@ async def agent_on(
     stop = anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run_agent, agent, stop)
-        yield World(folder=folder, backend=backend, publisher=publisher, store=log, agent=agent)
+        kept = log if isinstance(log, MemoryStore) else MemoryStore()
+        yield World(folder=folder, backend=backend, publisher=publisher, store=kept, agent=agent)
         stop.set()
 
 

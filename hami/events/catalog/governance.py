@@ -7,6 +7,22 @@ import msgspec
 from hami.domain.cluster import NamespaceQuota
 
 
+class PlacementRequested(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that asks for devices reached the scheduler for the first time: the beginning of its story.
+
+    `request` is what it asks, in words; `created` the pod's creationTimestamp as the API wrote it.
+    """
+
+    TYPE: ClassVar[str] = "hami.placement.requested"
+    SCHEMA: ClassVar[int] = 1
+
+    owner_uid: str
+    namespace: str
+    name: str
+    request: str
+    created: str = ""
+
+
 class PlacementRefused(msgspec.Struct, frozen=True, kw_only=True):
     """No node fits a pod. Written once per change of `digest` (request shape and reasons), not per retry.
 

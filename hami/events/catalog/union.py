@@ -32,6 +32,7 @@ from hami.events.catalog.governance import (
     LockRefused,
     LockWaitTimedOut,
     PlacementRefused,
+    PlacementRequested,
     PolicyChanged,
     QuotaChanged,
 )
@@ -68,7 +69,9 @@ AnyAllocationEvent = (
     | AllocationLapsed
     | AllocationFailed
 )
-GovernanceEvent = PlacementRefused | LockReclaimed | LockWaitTimedOut | LockRefused | QuotaChanged | PolicyChanged
+GovernanceEvent = (
+    PlacementRequested | PlacementRefused | LockReclaimed | LockWaitTimedOut | LockRefused | QuotaChanged | PolicyChanged
+)
 JournalEvent = LogTruncated | GapAccepted | LogSealed | IncarnationStarted | Corrected | InputRejected
 
 Event = NodeEvent | HandshakeEvent | DeviceEvent | AnyAllocationEvent | GovernanceEvent | JournalEvent
@@ -121,7 +124,7 @@ def entities_of(event: Event, node: str) -> tuple[str, ...]:
             return (f"node/{node}", f"pod/{event.owner_uid}", f"quota/{event.namespace}")
         case QuotaChanged():
             return (f"quota/{event.namespace}",)
-        case PlacementRefused():
+        case PlacementRequested() | PlacementRefused():
             return (f"pod/{event.owner_uid}",)
         case _:
             return (f"node/{node}",) if node else ()

@@ -19,7 +19,7 @@ from hami.events.catalog.device import (
     MigInstanceCreated,
     MigInstanceDestroyed,
 )
-from hami.events.catalog.governance import LockReclaimed, LockRefused, LockWaitTimedOut, PlacementRefused
+from hami.events.catalog.governance import LockReclaimed, LockRefused, LockWaitTimedOut, PlacementRefused, PlacementRequested
 from hami.events.catalog.node import NodeRegistered
 from hami.events.catalog.union import Event
 from hami.events.envelope import Position
@@ -126,7 +126,7 @@ class Timeline:
             return False
         if isinstance(event, AllocationEvent):
             return event.owner_uid in self._owners or event.reservation in self._reservations
-        if isinstance(event, PlacementRefused):
+        if isinstance(event, PlacementRequested | PlacementRefused):
             if f"{event.namespace}/{event.name}" == self._about.pod:
                 self._owners.add(event.owner_uid)
             return event.owner_uid in self._owners

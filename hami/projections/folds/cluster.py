@@ -37,6 +37,7 @@ from hami.events.catalog.governance import (
     LockRefused,
     LockWaitTimedOut,
     PlacementRefused,
+    PlacementRequested,
     PolicyChanged,
     QuotaChanged,
 )
@@ -139,6 +140,7 @@ def _apply(state: ClusterState, event: Event, node: str, epoch: int) -> None:  #
             | HandshakeRequested()
             | HandshakeReported()
             | HandshakeExpired()
+            | PlacementRequested()
             | PlacementRefused()
             | LockReclaimed()
             | LockWaitTimedOut()

@@ -34,6 +34,7 @@ from hami.events.catalog.governance import (
     LockRefused,
     LockWaitTimedOut,
     PlacementRefused,
+    PlacementRequested,
     PolicyChanged,
     QuotaChanged,
 )
@@ -169,6 +170,8 @@ def _uuids(devices: Iterable[Device]) -> str:
 
 def _governance(event: GovernanceEvent) -> str:
     match event:
+        case PlacementRequested():
+            return f"{event.namespace}/{event.name} asks for {event.request}"
         case PlacementRefused():
             why = ", ".join(f"{word} on {count}" for word, count in sorted(event.counts.items()))
             return f"no place for {event.namespace}/{event.name} ({event.request}) among {event.nodes_seen} nodes{_with(why)}"

@@ -104,15 +104,13 @@ class _Search:
         self.entry: Entry = entry_of(planes, self.asked)
         self.rows: Ints = planes.rows_of(candidates)
         self.own = own_node(snapshot, owner)
-        known = self.rows[self.rows >= 0]
-        self.open = np.zeros(len(planes.names), np.bool_)
-        self.open[known] = True
+        asked = planes.mask_of(candidates)
+        self.open = asked & self.entry.mask
         self.own_fit: Fit | None = None
         if self.own is not None and (row := planes.rows.get(self.own.name)) is not None:
-            if self.open[row] and isinstance(verdict := judge(self.own, self.asked), Fit):
+            if asked[row] and isinstance(verdict := judge(self.own, self.asked), Fit):
                 self.own_fit = verdict
             self.open[row] = False
-        self.open &= self.entry.mask
 
     @property
     def fitting(self) -> int:
@@ -133,8 +131,7 @@ class _Search:
             if isinstance(verdict, Fit):
                 return name, score, verdict
             pull[row], self.open[row] = worst, False
-            if not self.asked.budgets:
-                self.entry.mask[row] = False
+            self.entry.mask[row] = False
         if self.own is None or self.own_fit is None:
             return None
         return self.own.name, node_score(self.own.devices), self.own_fit

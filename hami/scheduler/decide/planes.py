@@ -21,6 +21,7 @@ from hami.vendors.constraints import Wishes
 from hami.vendors.vendor import Vendor
 
 Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
 REFUSALS: Final[tuple[NodeReason | None, ...]] = (None, NodeReason.UNREGISTERED, NodeReason.QUARANTINED, NodeReason.LOST)
@@ -29,23 +30,29 @@ _FIRST_COLUMNS: Final = 8
 
 
 class View(NamedTuple):
-    """Planes of some nodes, cards x nodes. `kind` interns (model, mode), `vendor` is -1 where a node has no card."""
+    """Planes of some nodes, cards x nodes. `kind` interns (model, mode), `vendor` is -1 where a node has no card.
 
-    vendor: Ints
-    kind: Ints
-    used: Ints
-    free_slots: Ints
-    memory: Ints
-    free_memory: Ints
-    cores: Ints
-    free_cores: Ints
+    `ready` = healthy and not cordoned.
+    """
+
+    vendor: Numbers
+    kind: Numbers
+    used: Numbers
+    free_slots: Numbers
+    memory: Numbers
+    free_memory: Numbers
+    cores: Numbers
+    free_cores: Numbers
+    numa: Numbers
+    position: Numbers
     healthy: Bools
     cordoned: Bools
     mig: Bools
+    ready: Bools
 
 
-_NUMBERS: Final = 8
-_FLAGS: Final = 3
+_NUMBERS: Final = 10
+_FLAGS: Final = 4
 
 
 class Entry:
@@ -77,11 +84,12 @@ class Planes:
         self._ranked = True
         self._asked: tuple[tuple[str, ...], int] = ((), -1)
         self._asked_rows: Ints = np.zeros(0, np.int64)
+        self._asked_mask: Bools = np.zeros(0, np.bool_)
         self._membership = 0
         self._allocate(_FIRST_ROWS, _FIRST_COLUMNS)
 
     def _allocate(self, rows: int, columns: int) -> None:
-        self._numbers = np.zeros((_NUMBERS, columns, rows), np.int64)
+        self._numbers = np.zeros((_NUMBERS, columns, rows), np.int32)
         self._flags = np.zeros((_FLAGS, columns, rows), np.bool_)
         self._numbers[0] = -1
         self.view = View(*self._numbers, *self._flags)
@@ -123,7 +131,6 @@ class Planes:
             row = self._row_for(node.name)
         if len(node.devices) > self.columns:
             self._grow(len(self.score), max(len(node.devices), 2 * self.columns))
-        self._forget_uuids(row)
         self._fill(row, node)
         self.score[row] = node_score(node.devices)
         self.refusal[row] = REFUSALS.index(node_refusal(node))
@@ -160,12 +167,15 @@ class Planes:
         count = len(node.devices)
         self._numbers[0, :, row] = -1
         if count:
-            self._numbers[:, :count, row] = np.array([self._card(each) for each in node.devices], np.int64).T
-            flags = [(s.health is Health.HEALTHY, s.cordoned, s.device.mode == "mig") for s in node.devices]
+            self._numbers[:, :count, row] = np.array([self._card(each) for each in node.devices], np.int32).T
+            flags = [(s.health is Health.HEALTHY, s.cordoned, s.device.mode == "mig", s.schedulable) for s in node.devices]
             self._flags[:, :count, row] = np.array(flags, np.bool_).T
-        for number, each in enumerate(node.devices):
-            self.uuids.setdefault(each.device.uuid, []).append((number, row))
-        self._row_uuids[row] = tuple(each.device.uuid for each in node.devices)
+        uuids = tuple([each.device.uuid for each in node.devices])
+        if self._row_uuids.get(row) != uuids:
+            self._forget_uuids(row)
+            for number, uuid in enumerate(uuids):
+                self.uuids.setdefault(uuid, []).append((number, row))
+            self._row_uuids[row] = uuids
 
     def _card(self, state: DeviceState) -> tuple[int, ...]:
         device, used = state.device, state.used
@@ -178,6 +188,8 @@ class Planes:
             device.memory - used.memory,
             device.cores,
             device.cores - used.cores,
+            device.numa,
+            device.index,
         )
 
     def _forget_uuids(self, row: int) -> None:
@@ -205,8 +217,15 @@ class Planes:
         if self._asked[1] != self._membership or self._asked[0] != asked:
             get = self.rows.get
             self._asked_rows = np.fromiter((get(name, -1) for name in asked), np.int64, len(asked))
+            self._asked_mask = np.zeros(len(self.names), np.bool_)
+            self._asked_mask[self._asked_rows[self._asked_rows >= 0]] = True
             self._asked = (asked, self._membership)
         return self._asked_rows
+
+    def mask_of(self, names: Sequence[str]) -> Bools:
+        """The rows of these names, as a mask over all rows; not to be written to."""
+        self.rows_of(names)
+        return self._asked_mask
 
     def ranks(self) -> Ints:
         """Place of every row in the order of names: what decides between equal nodes."""

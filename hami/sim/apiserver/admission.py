@@ -79,6 +79,10 @@ class Admission:
     def __init__(self, store: Store, new_uid: Callable[[], str], services: Mapping[str, tuple[str, int]]) -> None:
         """`services` says where `clientConfig.service` (`namespace/name`) is reached."""
         self._store, self._new_uid, self._services = store, new_uid, services
+        self._caller = https.Caller()
+
+    async def aclose(self) -> None:
+        await self._caller.aclose()
 
     def _hooks(self, kind: Resource, review: Review) -> list[Obj]:
         if review.resource.group == kind.group:
@@ -143,7 +147,7 @@ class Admission:
         bundle = base64.b64decode(hook["clientConfig"].get("caBundle") or "").decode()
         try:
             with anyio.fail_after(seconds):
-                status, answer = await https.post(url, body, authority=bundle, address=address)
+                status, answer = await self._caller.post(url, body, authority=bundle, address=address)
         except TimeoutError:
             raise _CallError(f'failed to call webhook: Post "{url}": context deadline exceeded') from None
         except https.CallFailed as error:

@@ -164,5 +164,5 @@ async def serving(settings: Settings | None = None) -> AsyncIterator[RunningServ
             try:
                 yield RunningServer(url, pem, core, faults)
             finally:
-                core.close()
                 server.should_exit = True
+                await core.aclose()

@@ -5,12 +5,13 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
+import anyio
 import msgspec
 
 from hami.sim.apiserver import events
 from hami.sim.apiserver.admission import Admission
 from hami.sim.apiserver.call import Target
-from hami.sim.apiserver.defaults import filled
+from hami.sim.apiserver.defaults import filled, quality_of_service
 from hami.sim.apiserver.errors import Obj, not_found
 from hami.sim.apiserver.kinds import NAMESPACES, RESOURCES, Resource
 from hami.sim.apiserver.store import Store, Stored
@@ -70,13 +71,19 @@ class Core:
         meta = {"uid": self.new_uid(), "creationTimestamp": self.stamp(), **obj["metadata"]}
         if resource.generation:
             meta.setdefault("generation", 1)
-        return filled(resource, {**bare, "metadata": meta})
+        born = filled(resource, {**bare, "metadata": meta})
+        if resource.kind == "Pod":
+            born["status"] = {"phase": "Pending", "qosClass": quality_of_service(born["spec"]), **born["status"]}
+            born["spec"] = {"priority": 0, "preemptionPolicy": "PreemptLowerPriority", **born["spec"]}
+        return born
 
-    def close(self) -> None:
-        """End every open watch."""
+    async def aclose(self) -> None:
+        """End every open watch and let go of the webhooks."""
         self.closing = True
         for resource in RESOURCES:
             self.store.shelf(resource.store_key).wake()
+        with anyio.CancelScope(shield=True):
+            await self.admission.aclose()
 
 
 def full(resource: Resource, obj: Obj) -> Obj:

@@ -231,7 +231,8 @@ class Story:
         await self.stage.kube.delete_pod("default", "half", grace=0)
 
         async def released() -> tuple[bool, str]:
-            return self._allocation("half") is None, "half still holds its card"
+            held = self._allocation("half")
+            return held is None, "nothing is held any more" if held is None else f"still held on {pods.rows_of(held)}"
 
         await self.claims.eventually("deleting a pod frees its share", released, within=10)
         told = await self._hami("audit", "pod", "default/half", "--output", "json")
@@ -292,5 +293,5 @@ def _entries(told: str) -> list[dict[str, Any]]:
         document = json.loads(told)
     except ValueError:
         return []
-    found = document.get("entries", []) if isinstance(document, dict) else document
+    found = document.get("events", []) if isinstance(document, dict) else document
     return list(found)

@@ -32,8 +32,7 @@ def recorded_pod(name: str, uid: str = "", **meta: Any) -> Obj:
     made["metadata"] |= {"uid": uid} if uid else {}
     made["spec"]["automountServiceAccountToken"] = False
     made["spec"]["containers"][0]["imagePullPolicy"] = "Never"
-    made["spec"] |= {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}
-    return made | {"status": {"phase": "Pending", "qosClass": "BestEffort"}}
+    return made
 
 
 async def test_errors(sim: RunningServer) -> None:

@@ -18,7 +18,8 @@ def test_a_card_is_listed_slot_by_slot() -> None:
 
 
 async def test_every_watch_sees_the_list_now_and_after_each_change() -> None:
-    board, seen = Board(), [[], []]  # type: ignore[var-annotated]
+    board = Board()
+    seen: list[list[tuple[Offer, ...]]] = [[], []]
     board.show(offers("a", "b"))
     watches = [board.watch(), board.watch()]
     async with anyio.create_task_group() as tasks:
@@ -34,7 +35,8 @@ async def test_every_watch_sees_the_list_now_and_after_each_change() -> None:
 
 
 async def test_what_changes_nothing_wakes_nobody() -> None:
-    board, seen = Board(), []  # type: ignore[var-annotated]
+    board = Board()
+    seen: list[tuple[Offer, ...]] = []
     board.show(offers("a"))
     watch = board.watch()
     async with anyio.create_task_group() as tasks:
