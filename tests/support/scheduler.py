@@ -117,16 +117,13 @@ class World:
         """A running scheduler; the block begins when it is ready, or with `wait_ready=False` when it listens."""
         urls: list[str] = []
         ready: list[str] = []
-        redis = RedisSettings(
-            url=redis_url or self.redis.url, block_s=0.2, command_timeout_s=0.5, connect_timeout_s=0.5
-        )
+        redis = RedisSettings(url=redis_url or self.redis.url, block_s=0.2, command_timeout_s=0.5, connect_timeout_s=0.5)
         async with anyio.create_task_group() as tasks, aiohttp.ClientSession() as http:
             running = partial(run_scheduler, listening=urls.append, ready=ready.append)
             tasks.start_soon(running, self.settings(**given), redis)
             await wait_until(lambda: ready if wait_ready else urls, "the scheduler to be up", timeout=20)
             yield Caller(http, urls[0])
             tasks.cancel_scope.cancel()
-
 
 
 @pytest.fixture
