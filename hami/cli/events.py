@@ -12,7 +12,6 @@ from hami.cli.session import Session, Verb, pass_session
 from hami.cli.store import open_store
 from hami.cli.when import parse_moment
 from hami.cli.words import as_json, for_people
-from hami.events.catalog.allocation import AllocationEvent
 from hami.events.envelope import Position
 from hami.events.log import Log, Record
 
@@ -54,7 +53,7 @@ def _print(session: Session, record: Record) -> None:
     if session.json:
         print_line(as_json(record))
         return
-    click.echo(for_people(record, record.envelope.subject if isinstance(record.event, AllocationEvent) else ""))
+    click.echo(for_people(record))
 
 
 @command.command("show", cls=Verb)
