@@ -44,6 +44,7 @@ class Metrics:
         self.corrections = Counter(
             "hami_corrections", "Differences between log and API that were corrected.", ["what"], registry=registry
         )
+        self.comparisons = Counter("hami_comparisons", "Comparisons of the log with the API.", registry=registry)
         self.drift = Gauge(
             "hami_view_drift", "Differences between log and API found at the last comparison.", registry=registry
         )

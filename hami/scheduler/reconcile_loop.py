@@ -38,6 +38,7 @@ class ReconcileLoop:
         for uid, group, decision in found:
             if not await self._only_late(uid, group):
                 await self._correct(uid, decision)
+        self._core.metrics.comparisons.inc()
         return len(actions)
 
     def _is_news(self, action: Action) -> bool:

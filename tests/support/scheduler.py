@@ -74,6 +74,13 @@ class Caller:
         async with self._http.get(self.url + "/metrics") as answer:
             return await answer.text()
 
+    async def metric(self, series: str) -> float:
+        """The value of one series by its full text, 0 where it is not shown."""
+        for line in (await self.metrics()).splitlines():
+            if line.startswith(series + " "):
+                return float(line.rpartition(" ")[2])
+        return 0.0
+
 
 class World:
     """One store and one API server, and what tests do with them."""
@@ -106,8 +113,31 @@ class World:
     async def events(self, kind: type[Event]) -> list[Any]:
         return [each.event for each in await self.records() if isinstance(each.event, kind)]
 
+    async def settled(self, caller: Caller) -> None:
+        """Wait until the scheduler's view holds everything that the log holds now."""
+        head = (await self.store.log.head()).g
+
+        async def there() -> bool:
+            return await caller.metric("hami_view_position") >= head
+
+        await wait_until(there, "the view at the head of the log")
+
+    async def seen(self, kind: type[Event], count: int = 1) -> list[Any]:
+        """Wait until the log holds that many events of a kind."""
+        found: list[Any] = []
+
+        async def enough() -> bool:
+            found[:] = await self.events(kind)
+            return len(found) >= count
+
+        await wait_until(enough, f"{count} x {kind.__name__}")
+        return found
+
     def pod_of(self, name: str) -> Obj:
         return next(each for each in self.sim.objects("pods") if each["metadata"]["name"] == name)
+
+    def versions(self, plural: str) -> dict[str, str]:
+        return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in self.sim.objects(plural)}
 
     def settings(self, **given: Any) -> SchedulerSettings:
         return SchedulerSettings(**{**QUICK, "kubeconfig": str(self._kubeconfig), "id": "a", **given})
@@ -117,16 +147,13 @@ class World:
         """A running scheduler; the block begins when it is ready, or with `wait_ready=False` when it listens."""
         urls: list[str] = []
         ready: list[str] = []
-        redis = RedisSettings(
-            url=redis_url or self.redis.url, block_s=0.2, command_timeout_s=0.5, connect_timeout_s=0.5
-        )
+        redis = RedisSettings(url=redis_url or self.redis.url, block_s=0.2, command_timeout_s=0.5, connect_timeout_s=0.5)
         async with anyio.create_task_group() as tasks, aiohttp.ClientSession() as http:
             running = partial(run_scheduler, listening=urls.append, ready=ready.append)
             tasks.start_soon(running, self.settings(**given), redis)
             await wait_until(lambda: ready if wait_ready else urls, "the scheduler to be up", timeout=20)
             yield Caller(http, urls[0])
             tasks.cancel_scope.cancel()
-
 
 
 @pytest.fixture

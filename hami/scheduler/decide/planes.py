@@ -44,7 +44,7 @@ class View(NamedTuple):
     cores: Numbers
     free_cores: Numbers
     numa: Numbers
-    index: Numbers
+    position: Numbers
     healthy: Bools
     cordoned: Bools
     mig: Bools
@@ -131,7 +131,6 @@ class Planes:
             row = self._row_for(node.name)
         if len(node.devices) > self.columns:
             self._grow(len(self.score), max(len(node.devices), 2 * self.columns))
-        self._forget_uuids(row)
         self._fill(row, node)
         self.score[row] = node_score(node.devices)
         self.refusal[row] = REFUSALS.index(node_refusal(node))
@@ -171,9 +170,12 @@ class Planes:
             self._numbers[:, :count, row] = np.array([self._card(each) for each in node.devices], np.int32).T
             flags = [(s.health is Health.HEALTHY, s.cordoned, s.device.mode == "mig", s.schedulable) for s in node.devices]
             self._flags[:, :count, row] = np.array(flags, np.bool_).T
-        for number, each in enumerate(node.devices):
-            self.uuids.setdefault(each.device.uuid, []).append((number, row))
-        self._row_uuids[row] = tuple(each.device.uuid for each in node.devices)
+        uuids = tuple([each.device.uuid for each in node.devices])
+        if self._row_uuids.get(row) != uuids:
+            self._forget_uuids(row)
+            for number, uuid in enumerate(uuids):
+                self.uuids.setdefault(uuid, []).append((number, row))
+            self._row_uuids[row] = uuids
 
     def _card(self, state: DeviceState) -> tuple[int, ...]:
         device, used = state.device, state.used
