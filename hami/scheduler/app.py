@@ -36,7 +36,7 @@ from hami.projections.view import LiveView, ViewBroken
 from hami.scheduler import texts
 from hami.scheduler.bind import Bind
 from hami.scheduler.clock import StoreClock
-from hami.scheduler.core import Core
+from hami.scheduler.core import Alarm, Core
 from hami.scheduler.debug import view_route
 from hami.scheduler.decide.admit import AdmissionSettings
 from hami.scheduler.decide.planes import Planes
@@ -226,6 +226,7 @@ async def _bring_up(front: Front, core: Core, jobs: Jobs, tasks: TaskGroup) -> N
     _add_checks(core, inventory)
     # 3. The view first: everything else decides from it.
     await tasks.start(partial(_follow, core.view))
+    tasks.start_soon(core.alarm.watch)
     remembered = Remembered()
     front.verbs = Verbs(core, Filter(remembered), Bind(remembered, Late(tasks)), NodeNames())
     await _until(lambda: core.view.caught_up)
@@ -315,6 +316,7 @@ async def _build(front: Front, store: RedisStore, incarnation: str) -> Core:
         notes=Notes(loop_writer, front.metrics),
         told=EventsOut(partial(_tell, front.api, settings.name), front.metrics),
         metrics=front.metrics,
+        alarm=Alarm(),
     )
 
 

@@ -57,6 +57,24 @@ class Api(Protocol):
     ) -> BindResult: ...
 
 
+class Alarm:
+    """A request handler found out that this core must end; it answers its caller, the core's own task raises."""
+
+    def __init__(self) -> None:
+        self._rung = anyio.Event()
+        self._error: Exception | None = None
+
+    def ring(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._rung.set()
+
+    async def watch(self) -> None:
+        """Raises what the alarm was rung with."""
+        await self._rung.wait()
+        if self._error is not None:
+            raise self._error
+
+
 @dataclass(frozen=True, kw_only=True)
 class Core:
     """`writer` is for decisions, `loop_writer` for everything else: a slow loop must not hold a filter up."""
@@ -76,6 +94,7 @@ class Core:
     notes: Notes
     told: EventsOut
     metrics: Metrics
+    alarm: Alarm
 
     @property
     def staleness_s(self) -> float:

@@ -13,7 +13,7 @@ import msgspec
 
 from hami.domain.allocation import Allocation, Phase
 from hami.domain.cluster import ClusterSnapshot
-from hami.domain.errors import Conflict, HamiError, InvalidInput, StoreUnavailable, StoreUnsafe
+from hami.domain.errors import Conflict, Fenced, HamiError, InvalidInput, StoreUnavailable, StoreUnsafe
 from hami.domain.reasons import NodeReason
 from hami.domain.request import PodRequest
 from hami.events.catalog.governance import PlacementRefused
@@ -73,7 +73,8 @@ class Filter:
             result = FilterResult(error=str(error))
         except StoreUnavailable:
             result = FilterResult(error=texts.STORE_AWAY)
-        except StoreUnsafe:
+        except (StoreUnsafe, Fenced) as error:
+            core.alarm.ring(error)
             result = FilterResult(error=texts.STORE_UNSAFE)
         except HamiError as error:
             _log.exception("filter failed", error=str(error))

@@ -1,5 +1,6 @@
 """A whole scheduler on real HTTP, a real store and the simulated API server, and a kube-scheduler's view of it."""
 
+import io
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,9 +14,9 @@ import pytest
 
 from hami.config import RedisSettings, SchedulerSettings
 from hami.domain.device import Device
-from hami.events.catalog.node import NodeRegistered
+from hami.events.catalog.node import NodeLost, NodeRegistered
 from hami.events.catalog.union import Event
-from hami.events.envelope import START
+from hami.events.envelope import START, Envelope
 from hami.events.log import Draft, Record
 from hami.events.redis.client import Client
 from hami.events.redis.store import RedisStore
@@ -49,7 +50,9 @@ class Caller:
 
     async def post(self, path: str, body: Any) -> tuple[int, bytes]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        async with self._http.post(self.url + path, data=data, headers={"Content-Type": "application/json"}) as answer:
+        async with self._http.post(
+            self.url + path, data=io.BytesIO(data), headers={"Content-Type": "application/json"}
+        ) as answer:
             return answer.status, await answer.read()
 
     async def filter(self, made: Obj, names: Sequence[str]) -> Obj:
@@ -89,8 +92,13 @@ class World:
         self.redis, self.sim, self.kube = client, sim, kube
         self.store = RedisStore(client)
         self.writer = EventWriter(self.store.log, "test")
+        self._folder = folder
         self._kubeconfig = folder / "kubeconfig"
         self._kubeconfig.write_text(json.dumps(sim.kubeconfig()))
+
+    def on(self, client: Client) -> "World":
+        """The same API server with another store; start its writer before use."""
+        return World(client, self.sim, self.kube, self._folder)
 
     async def write(self, event: Event, *, node_name: str = "", subject: str = "") -> None:
         await self.writer.append([Draft(event=event, node=node_name, subject=subject)])
@@ -132,6 +140,11 @@ class World:
 
         await wait_until(enough, f"{count} x {kind.__name__}")
         return found
+
+    async def lost(self, count: int) -> list[Envelope]:
+        """Wait for that many NodeLost and return their envelopes."""
+        await self.seen(NodeLost, count)
+        return [each.envelope for each in await self.records() if isinstance(each.event, NodeLost)]
 
     def pod_of(self, name: str) -> Obj:
         return next(each for each in self.sim.objects("pods") if each["metadata"]["name"] == name)
