@@ -61,6 +61,10 @@ class Caller:
         found: Obj = json.loads(body)
         return found
 
+    async def refusal(self, made: Obj, names: Sequence[str]) -> str:
+        error: str = (await self.filter(made, names))["Error"]
+        return error
+
     async def bind(self, made: Obj, node_name: str) -> str:
         meta = made["metadata"]
         args = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node_name}
