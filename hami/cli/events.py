@@ -2,17 +2,16 @@
 
 from collections.abc import AsyncIterator
 
-import anyio
 import click
 
 from hami.cli.filters import EventFilter
 from hami.cli.output import print_json, print_line
 from hami.cli.places import find_record, start_for, until_head
+from hami.cli.process import run_verb
 from hami.cli.session import Session, Verb, pass_session
 from hami.cli.store import open_store
 from hami.cli.when import parse_moment
 from hami.cli.words import as_json, for_people
-from hami.events.catalog.allocation import AllocationEvent
 from hami.events.envelope import Position
 from hami.events.log import Log, Record
 
@@ -33,7 +32,7 @@ def command() -> None:
 def tail(session: Session, node: str, types: tuple[str, ...], subject: str, pod: str, since: str, follow: bool) -> None:
     """Print events as they are recorded, oldest first; with --output json one object a line."""
     wanted = EventFilter(node=node, types=types, subject=subject, pod=pod)
-    anyio.run(_tail, session, wanted, since, follow)
+    run_verb(_tail, session, wanted, since, follow)
 
 
 async def _tail(session: Session, wanted: EventFilter, since: str, follow: bool) -> None:
@@ -54,7 +53,7 @@ def _print(session: Session, record: Record) -> None:
     if session.json:
         print_line(as_json(record))
         return
-    click.echo(for_people(record, record.envelope.subject if isinstance(record.event, AllocationEvent) else ""))
+    click.echo(for_people(record))
 
 
 @command.command("show", cls=Verb)
@@ -65,7 +64,7 @@ def show(session: Session, event: str) -> None:
 
     ID is g:123, an event id (producer/epoch/seq), or a stream entry id (1700000000000-0).
     """
-    anyio.run(_show, session, event)
+    run_verb(_show, session, event)
 
 
 async def _show(session: Session, event: str) -> None:

@@ -23,6 +23,7 @@ VERBS: Final[dict[str, Entry]] = {
     "audit": Entry("hami.cli.audit", "Tell the story of a pod, a device or a node from the log."),
     "events": Entry("hami.cli.events", "Follow the log, or show one event."),
     "locks": Entry("hami.cli.locks", "Show who holds which lock and who waits."),
+    "dlq": Entry("hami.cli.dlq", "List entries that could not enter the log; try again."),
     "demo": Entry("hami.cli.demo", "Run the whole system on this machine and check what it promises."),
     "sim": Entry("hami.cli.sim", "Run parts of a simulated Kubernetes."),
     "config": Entry("hami.cli.config", "Show settings and where each value came from."),

@@ -1,8 +1,10 @@
 """`hami sim apiserver|kubelet|scheduler`: the parts of the simulated Kubernetes as processes of their own."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import click
@@ -22,11 +24,50 @@ def command() -> None:
 @click.option("--advertise", default="", metavar="URL", help="The address that the kubeconfig names; empty = the one bound.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a kubeconfig here.")
 @click.option("--node", "nodes", multiple=True, metavar="NAME", help="A node that exists from the start (repeatable).")
+@click.option("--webhook", default="", metavar="URL", help="Register hami's webhooks at this https address.")
+@click.option(
+    "--certificates",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write tls.pem (for the webhook's server) and ca.pem here; needed with --webhook.",
+)
 @pass_session
-def apiserver(session: Session, bind: str, advertise: str, kubeconfig: Path | None, nodes: tuple[str, ...]) -> None:
-    """A Kubernetes API server in memory: what hami touches, as the real one does it on the wire. Everyone is admin."""
+def apiserver(
+    session: Session,
+    bind: str,
+    advertise: str,
+    kubeconfig: Path | None,
+    nodes: tuple[str, ...],
+    webhook: str,
+    certificates: Path | None,
+) -> None:
+    """A Kubernetes API server in memory: what hami touches, as the real one does it on the wire. Everyone is admin.
+
+    The kubeconfig is written last: once it is there, everything else is.
+    """
     host, port = _address(bind)
-    run_process(session, _serve_api, host, port, advertise, kubeconfig, nodes)
+    hooks = _webhooks(webhook, certificates) if webhook else {}
+    run_process(session, _serve_api, host, port, advertise, kubeconfig, {"nodes": [_node(name) for name in nodes], **hooks})
+
+
+def _webhooks(url: str, folder: Path | None) -> dict[str, list[dict[str, Any]]]:
+    """Registrations at `url`, under an authority made for this run."""
+    import trustme
+
+    from hami.sim import webhooks
+
+    host = urlsplit(url).hostname
+    if folder is None or not host or not url.startswith("https://"):
+        raise InvalidInput("--webhook", url, "give an https URL, and --certificates with the folder for its certificate")
+    authority = trustme.CA()
+    folder.mkdir(parents=True, exist_ok=True)
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    authority.issue_cert(host, "localhost").private_key_and_cert_chain_pem.write_to_path(str(folder / "tls.pem"))
+    pem = authority.cert_pem.bytes().decode()
+    return {
+        "mutatingwebhookconfigurations": [webhooks.mutating(url, pem)],
+        "validatingwebhookconfigurations": [webhooks.validating(url, pem)],
+    }
 
 
 def _address(bind: str) -> tuple[str, int]:
@@ -36,11 +77,14 @@ def _address(bind: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-async def _serve_api(host: str, port: int, advertise: str, kubeconfig: Path | None, nodes: tuple[str, ...]) -> None:
+async def _serve_api(
+    host: str, port: int, advertise: str, kubeconfig: Path | None, objects: Mapping[str, Sequence[dict[str, Any]]]
+) -> None:
     from hami.sim.apiserver.app import Settings, serving
 
     async with serving(Settings(host=host, port=port)) as server:
-        server.load("nodes", [_node(name) for name in nodes])
+        for plural, items in objects.items():
+            server.load(plural, items)
         if kubeconfig is not None:
             document = server.kubeconfig()
             if advertise:
@@ -90,18 +134,22 @@ async def _run_kubelet(node: str, root: Path, kubeconfig: str) -> None:
 @command.command("scheduler", cls=Verb)
 @click.option("--extender", required=True, metavar="URL", help="Where hami's scheduler listens.")
 @click.option("--name", default="hami-scheduler", show_default=True, help="spec.schedulerName of the pods it places.")
+@click.option("--authority", default="", metavar="FILE", help="Certificate of the authority behind an https extender.")
 @_kubeconfig
 @pass_session
-def scheduler(session: Session, extender: str, name: str, kubeconfig: str) -> None:
+def scheduler(session: Session, extender: str, name: str, authority: str, kubeconfig: str) -> None:
     """kube-scheduler's side of the extender protocol: its queue, its back-off, its events."""
-    run_process(session, _run_scheduler, extender, name, kubeconfig)
+    run_process(session, _run_scheduler, extender, name, authority, kubeconfig)
 
 
-async def _run_scheduler(extender: str, name: str, kubeconfig: str) -> None:
+async def _run_scheduler(extender: str, name: str, authority: str, kubeconfig: str) -> None:
+    import ssl
+
     from hami.kube.access import Kubeconfig
     from hami.kube.client import KubeClient
     from hami.sim.kubeapi import ClusterAccess
     from hami.sim.kubescheduler import Extender, KubeScheduler
 
+    tls = ssl.create_default_context(cafile=authority) if authority else None
     async with KubeClient(Kubeconfig(kubeconfig)) as client:
-        await KubeScheduler(ClusterAccess(client), Extender(url=extender), name=name).run()
+        await KubeScheduler(ClusterAccess(client), Extender(url=extender), name=name, tls=tls).run()

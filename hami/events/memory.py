@@ -40,8 +40,9 @@ class _Stream:
         self.entries: list[tuple[str, bytes]] = []
         self.changed = anyio.Event()
 
-    def add(self, raw: bytes) -> str:
-        now = self._clock.now()
+    def add(self, raw: bytes, at: EpochMs | None = None) -> str:
+        """`at`: the time of the step that this entry belongs to, as entries of one function call share theirs."""
+        now = self._clock.now() if at is None else at
         self._last = (now, 0) if now > self._last[0] else (self._last[0], self._last[1] + 1)
         entry = f"{self._last[0]}-{self._last[1]}"
         self.entries.append((entry, raw))
@@ -93,13 +94,14 @@ class MemoryLog:
             raise Conflict(actual)
         positions: list[Position] = []
         moved: dict[str, int] = {}
+        now = self._clock.now()
         for i, envelope in enumerate(envelopes):
             pairs = [(entity, self._move(entity)) for entity in entities[i]]
             moved.update(pairs)
             raw = encode_envelope(envelope)
-            positions.append(self._write(raw, " ".join(f"{entity}={version}" for entity, version in pairs)))
+            positions.append(self._write(now, raw, " ".join(f"{entity}={version}" for entity, version in pairs)))
             if feeds and feeds[i] and envelope.node:
-                self._feed(envelope.node).add(raw)
+                self._feed(envelope.node).add(raw, now)
         last = envelopes[-1]
         self._producers[last.producer] = (last.epoch, last.seq, positions[-1].entry)
         return Appended(tuple(positions), MappingProxyType(moved))
@@ -121,10 +123,10 @@ class MemoryLog:
         self._versions[entity] = version = self._versions.get(entity, 0) + 1
         return version
 
-    def _write(self, raw: bytes, versions: str) -> Position:
+    def _write(self, now: EpochMs, raw: bytes, versions: str) -> Position:
         g = len(self._meta) + 1
         self._meta.append((g, versions))
-        return Position(g, self._stream.add(raw))
+        return Position(g, self._stream.add(raw, now))
 
     def _feed(self, node: str) -> _Stream:
         return self._feeds.setdefault(node, _Stream(self._clock))

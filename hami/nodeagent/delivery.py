@@ -82,7 +82,7 @@ class DeliveryWatch:
             self._caches.sweep({_cache_dir(each.answer) for each in given})
 
     async def _given(self, resources: PodResources) -> tuple[tuple[GivenTo, ...], bool]:
-        """(containers, whether these are all). Where the checkpoint cannot be read, the running ones come from pod-resources."""
+        """(containers, whether these are all). Without a readable checkpoint the running ones come from pod-resources."""
         try:
             given = read_checkpoint(self._checkpoint, self._resource)
         except InvalidInput as error:

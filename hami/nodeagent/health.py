@@ -18,7 +18,7 @@ from hami.events.catalog.device import FaultKind as EventKind
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.board import Board
 from hami.nodeagent.decide.faults import CardHealth, Fault, FaultKind, HealthTransition, Observation
-from hami.nodeagent.decide.health import HealthPolicy, kubelet_healthy, observe, recover
+from hami.nodeagent.decide.health import HealthPolicy, kubelet_healthy, observe, reaches_node, recover
 from hami.nodeagent.ports import Publisher
 from hami.nodeagent.state import StateFile
 from hami.telemetry import get_logger
@@ -82,8 +82,11 @@ class HealthWatch:
         if not fault.uuid:
             self._without_card(fault)
             return
-        card = self._card(fault.uuid)
-        self._tell(card, observe(card, fault, self._policy, now=self._clock(), boot_id=self._boot_id), fault)
+        self._decide(fault)
+        if reaches_node(fault, self._policy):
+            for offer in self._board.offers:
+                if offer.uuid != fault.uuid:
+                    self._decide(msgspec.structs.replace(fault, uuid=offer.uuid, detail=f"seen on {fault.uuid}"))
 
     async def probe(self, uuid: str) -> None:
         """Ask one card: its state may be a fault by itself, or the evidence that old faults are over."""
@@ -132,6 +135,10 @@ class HealthWatch:
                 except DeviceUnavailable as error:
                     log.warning("card cannot be probed", device=offer.uuid, error=str(error))
             await anyio.sleep(self._timing.poll_s)
+
+    def _decide(self, fault: Fault) -> None:
+        card = self._card(fault.uuid)
+        self._tell(card, observe(card, fault, self._policy, now=self._clock(), boot_id=self._boot_id), fault)
 
     def _card(self, uuid: str) -> CardHealth:
         return self._memory.state.cards.get(uuid) or CardHealth(uuid=uuid)

@@ -215,6 +215,12 @@ async def test_a_fatal_xid_reaches_the_kubelet_and_the_log(world: World, backend
     assert [(event.kind, event.code) for event in world.publisher.of(FaultObserved)] == [(FaultKind.XID, 79)]
 
 
+async def test_a_fault_of_the_machine_takes_every_card(world: World, backend: SimulatedBackend, api: InMemoryApi) -> None:
+    backend.strike(UUIDS[0], 151)
+    await offered(api, "20", "0")
+    assert {event.device for event in world.publisher.of(DeviceHealthChanged)} == set(UUIDS)
+
+
 async def test_an_application_error_is_on_record_and_changes_nothing(
     world: World, backend: SimulatedBackend, api: InMemoryApi
 ) -> None:

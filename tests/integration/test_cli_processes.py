@@ -5,16 +5,17 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import msgspec
 import pytest
 
 from hami.cli.exits import Exit
 from hami.events.codec import decode_envelope
+from hami.events.envelope import START
 from hami.events.redis.client import Client
 from hami.events.redis.embedded import EmbeddedServer
 from hami.events.redis.store import RedisStore
@@ -109,3 +110,50 @@ def test_an_agent_without_a_kubelet_folder_says_so(folder: Path) -> None:
         _, err = agent.communicate(timeout=30)
         assert agent.returncode == Exit.USAGE
         assert "agent.kubelet_dir" in err.splitlines()[-1]
+
+
+def pod(name: str) -> bytes:
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000"}
+    containers = [{"name": "main", "image": "app", "resources": {"limits": limits}}]
+    return msgspec.json.encode({"metadata": {"name": name, "namespace": "default"}, "spec": {"containers": containers}})
+
+
+def posted(url: str, body: bytes) -> None:
+    with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=10) as answer:
+        assert answer.status == 201
+
+
+async def test_a_pod_is_placed_and_delivered_by_the_processes_of_the_compose_file(
+    valkey_server: EmbeddedServer, valkey_client: Client, folder: Path
+) -> None:
+    log, kubeconfig, metrics = RedisStore(valkey_client).log, folder / "kubeconfig", free_address()
+    api, extender, tls = free_address(), free_address(), str(folder / "tls.pem")
+    certificates = ("--webhook", f"https://{extender}", "--certificates", str(folder))
+    access = ("--kubeconfig", str(kubeconfig))
+    scheduler_verb = ("--redis-url", valkey_server.url, "scheduler", "--http-bind", extender, "--metrics-bind", metrics)
+    kube_scheduler = ("sim", "scheduler", "--extender", f"https://{extender}", "--authority", str(folder / "ca.pem"))
+    with ExitStack() as up:
+        up.enter_context(running("sim", "apiserver", "--bind", api, *access, "--node", "node-a", *certificates))
+        await wait_until(kubeconfig.exists, "the API server is there", timeout=30)
+        up.enter_context(running("sim", "kubelet", "--node", "node-a", "--root", str(folder), *access))
+        await wait_until((folder / "device-plugins/kubelet.sock").exists, "the kubelet listens", timeout=30)
+        up.enter_context(running(*agent_arguments(valkey_server.url, folder, "")))
+        keys = ("--cert-file", tls, "--key-file", tls, "--control-plane-user", "admin")
+        scheduler = up.enter_context(running(*scheduler_verb, *keys, *access))
+        up.enter_context(running(*kube_scheduler, *access))
+        await wait_until(lambda: '"ready":true' in fetched(f"http://{metrics}/readyz"), "the scheduler is ready", timeout=40)
+        posted(f"http://{api}/api/v1/namespaces/default/pods", pod("train"))
+
+        async def types() -> list[str]:
+            return [record.envelope.type.removeprefix("hami.") for record in await log.read(START)]
+
+        async def delivered() -> bool:
+            return "allocation.prepared" in await types()
+
+        await wait_until(delivered, "the pod has its devices", timeout=40)
+        assert [each for each in await types() if each.startswith("allocation.")] == [
+            "allocation.reserved",
+            "allocation.bound",
+            "allocation.prepared",
+        ]
+        assert ended(scheduler, signal.SIGTERM)[0] == Exit.OK

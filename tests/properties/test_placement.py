@@ -13,7 +13,7 @@ from hami.domain.request import PodRequest
 from hami.scheduler.decide.place import Placement, Unschedulable, place, place_exactly
 from hami.scheduler.decide.planes import Planes
 from hami.scheduler.decide.policies import SchedulingPolicy
-from tests.support.clusters import VENDORS, nodes, policies, requests, snapshots
+from tests.support.clusters import VENDORS, crowded_requests, nodes, policies, requests, snapshots, tight_snapshots
 
 COMMON = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
@@ -52,6 +52,18 @@ def test_planes_and_the_exact_way_agree_through_changes(
             world.pop(changed, None)
         snapshot = msgspec.structs.replace(snapshot, nodes=world)
         planes.sync(snapshot, [changed])
+
+
+@COMMON
+@given(tight_snapshots(), st.lists(crowded_requests(), min_size=3, max_size=6), policies())
+def test_planes_explain_refusals_of_crowded_pods_as_the_exact_way_does(
+    snapshot: ClusterSnapshot, asked: list[PodRequest], policy: SchedulingPolicy
+) -> None:
+    planes = planes_of(snapshot)
+    names = list(snapshot.nodes)
+    for request in asked:
+        fast = place(snapshot, planes, request, names, policy)
+        assert answer(fast) == answer(place_exactly(snapshot, VENDORS, request, names, policy))
 
 
 @COMMON

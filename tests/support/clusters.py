@@ -154,3 +154,52 @@ def snapshots(draw: st.DrawFn) -> ClusterSnapshot:
     return ClusterSnapshot(
         nodes=found, quotas=limits, allocations={"r": own}, by_owner={"pod": "r"}, quota_used={"team": {WORD: (used, 0)}}
     )
+
+
+@st.composite
+def tight_nodes(draw: st.DrawFn, name: str) -> NodeState:
+    """Whole cards of two sizes, partly given out, many of them alike: containers get in each other's way."""
+    states = []
+    for number in range(draw(st.integers(2, 5))):
+        memory = draw(st.sampled_from((10_000, 10_000, 16_000)))
+        used = draw(st.sampled_from((DeviceUsage(), DeviceUsage(), DeviceUsage(1, 4000, 30), DeviceUsage(2, 8000, 60))))
+        device = Device(
+            uuid=f"GPU-{name}-{number}",
+            vendor=WORD,
+            model=draw(st.sampled_from(("NVIDIA A10", "NVIDIA A10", "NVIDIA"))),
+            memory=MiB(memory),
+            cores=CorePercent(100),
+            slots=Slots(draw(st.sampled_from((3, 10)))),
+            index=draw(st.integers(0, 5)),
+            numa=draw(st.sampled_from((0, 0, 1))),
+        )
+        states.append(DeviceState(device=device, used=used))
+    return NodeState(name=name, devices=tuple(states))
+
+
+@st.composite
+def tight_snapshots(draw: st.DrawFn) -> ClusterSnapshot:
+    found = {name: draw(tight_nodes(name)) for name in (f"n{number}" for number in range(draw(st.integers(3, 8))))}
+    limits = [QuotaLimit("nvidia.com/gpumem", draw(st.integers(0, 12)) * 4000)]
+    if draw(st.booleans()):
+        limits.append(QuotaLimit("nvidia.com/gpucores", draw(st.integers(0, 12)) * 40))
+    quota = {"team": NamespaceQuota(tuple(limits))} if draw(st.booleans()) else {}
+    return ClusterSnapshot(nodes=found, quotas=quota)
+
+
+@st.composite
+def crowded_requests(draw: st.DrawFn) -> PodRequest:
+    """Several containers that each take most of a node."""
+    containers = []
+    for number in range(draw(st.integers(1, 4))):
+        memory = draw(st.sampled_from((0, 2000, 4000, 6000)))
+        asked = DeviceRequest(
+            vendor=WORD,
+            count=draw(st.integers(1, 4)),
+            memory=MiB(memory),
+            memory_percent=None if memory else draw(st.sampled_from((30, 45, 60))),
+            cores=CorePercent(draw(st.sampled_from((0, 10, 40, 70)))),
+        )
+        kind = ContainerKind.APP if number else draw(st.sampled_from(tuple(ContainerKind)))
+        containers.append(ContainerRequest(name=f"c{number}", kind=kind, requests=(asked,)))
+    return PodRequest(uid="pod", namespace="team", name="pod", containers=tuple(containers))

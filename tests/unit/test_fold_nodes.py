@@ -97,6 +97,7 @@ def test_a_fault_outlives_the_device_and_its_node() -> None:
         a_node_registered(a_device(), node_uid="node-uid-2"),
     )
     assert (device(state).health, device(state).health_reason) == (Health.UNHEALTHY, "xid 48")
+    assert state.marks == {}
 
 
 def test_a_fault_outlives_the_removal_of_a_node_that_still_had_the_device() -> None:

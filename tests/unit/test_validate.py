@@ -137,3 +137,11 @@ def test_an_ordinary_pods_binding_passes_unless_it_forges() -> None:
     assert validate_binding(binding, None, SETTINGS, CONTROL) == Allowed()
     forged = msgspec.structs.replace(binding, annotations={"hami.io/vgpu-devices-allocated": "x"})
     assert isinstance(validate_binding(forged, None, SETTINGS, CONTROL), Denied)
+
+
+def test_a_quantity_that_cannot_be_read_is_refused_here_too() -> None:
+    request = recorded("create-pod-one-container")
+    request["object"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = "500m"
+    answer = validate(review_of(request), SETTINGS, CONTROL)
+    assert isinstance(answer, Denied)
+    assert "nvidia.com/gpumem" in answer.message

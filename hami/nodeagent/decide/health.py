@@ -96,6 +96,14 @@ def observe(card: CardHealth, fault: Fault, policy: HealthPolicy, *, now: EpochM
     return _observation(card, after, _describe(fault), policy, fresh=fresh)
 
 
+def reaches_node(fault: Fault, policy: HealthPolicy) -> bool:
+    """Whether a report about one card speaks of the whole machine: then no card of it is given out."""
+    if policy.off or fault.kind in {FaultKind.ANSWERS_AGAIN, FaultKind.UNREACHABLE}:
+        return False
+    severity, scope, _, _ = _verdict(fault, policy)
+    return scope is Scope.NODE and severity is not Severity.OBSERVED
+
+
 def recover(card: CardHealth, evidence: Evidence, policy: HealthPolicy, *, now: EpochMs) -> Observation:
     """Whether a card's faults may be forgotten. All evidence must hold for the whole hold time; unknown proves nothing.
 
@@ -170,7 +178,7 @@ def _with_action(
     name, asked, wide = RECOVERY_ACTIONS.get(
         fault.recovery_action, (f"action {fault.recovery_action}", Severity.UNTIL_RESET, Scope.GPU)
     )
-    if asked > severity:
+    if asked >= severity and asked > Severity.OBSERVED:
         return asked, wide, f"{reason}, driver asks for {name}"
     return (asked, scope, reason) if mode is RecoveryMode.DEFER else (severity, scope, reason)
 

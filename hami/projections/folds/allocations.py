@@ -122,10 +122,10 @@ def _prepared(state: ClusterState, event: AllocationPrepared) -> None:
 
 
 def _settled(allocation: Allocation) -> Allocation:
+    if allocation.phase is not Phase.BOUND or not allocation.prepared:
+        return allocation
     wanted = {each.name for each in allocation.reservation.containers if each.shares}
-    if allocation.phase is Phase.BOUND and allocation.prepared and wanted <= allocation.prepared:
-        return allocation.moved_to(Phase.PREPARED)
-    return allocation
+    return allocation.moved_to(Phase.PREPARED) if wanted <= allocation.prepared else allocation
 
 
 def _shrunk(state: ClusterState, event: AllocationShrunk) -> None:
@@ -169,16 +169,16 @@ def _moved(state: ClusterState, event: AllocationEvent, phase: Phase) -> Allocat
 
 def _exchange(state: ClusterState, reservation: Reservation, before: Mapping[str, Held], after: Mapping[str, Held]) -> None:
     """One allocation's holding changes from `before` to `after`: devices, node and quota follow."""
-    changed = {**before, **after}.keys()
+    changed = {**before, **after} if before and after else before or after
     if not changed:
         return
     held = state.held.setdefault(reservation.node, {})
     for uuid in changed:
         now = _replaced(held.get(uuid, _NOTHING), before.get(uuid, _NOTHING), after.get(uuid, _NOTHING))
-        if now.used == _ZERO and not now.mig:
-            held.pop(uuid, None)
-        else:
+        if now.used.slots:
             held[uuid] = now
+        else:
+            held.pop(uuid, None)
     if not held:
         del state.held[reservation.node]
     show_held(state, reservation.node, changed)
@@ -211,8 +211,9 @@ def _difference(
     sums: dict[str, tuple[int, int]] = {}
     for sign, holding in ((-1, before), (1, after)):
         for uuid, held in holding.items():
-            memory, cores = sums.get(vendors[uuid], (0, 0))
-            sums[vendors[uuid]] = (memory + sign * held.used.memory, cores + sign * held.used.cores)
+            vendor, used = vendors[uuid], held.used
+            memory, cores = sums.get(vendor, (0, 0))
+            sums[vendor] = (memory + sign * used.memory, cores + sign * used.cores)
     return sums
 
 

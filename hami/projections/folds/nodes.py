@@ -11,7 +11,7 @@ registration can tell what was given out: the node stays quarantined until a `Co
 `what="quarantine"`, written by an operator or by the reconciler once it has compared the node with the API.
 """
 
-from collections.abc import Set as AbstractSet
+from collections.abc import Container
 from typing import Final, assert_never
 
 from msgspec.structs import replace
@@ -94,7 +94,7 @@ def end_quarantine(state: ClusterState, name: str) -> None:
     _change(state, name, quarantine="")
 
 
-def show_held(state: ClusterState, name: str, uuids: AbstractSet[str]) -> None:
+def show_held(state: ClusterState, name: str, uuids: Container[str]) -> None:
     """Bring `used` and `mig_in_use` of these devices in line with what is held of them."""
     node = state.nodes.get(name)
     if node is None:

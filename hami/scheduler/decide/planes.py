@@ -44,7 +44,7 @@ class View(NamedTuple):
     cores: Numbers
     free_cores: Numbers
     numa: Numbers
-    index: Numbers
+    position: Numbers
     healthy: Bools
     cordoned: Bools
     mig: Bools
@@ -53,6 +53,8 @@ class View(NamedTuple):
 
 _NUMBERS: Final = 10
 _FLAGS: Final = 4
+_MOST: Final = 2**31 - 1
+"""Planes hold 32 bits; a request is never larger, so a larger card is as good as one of this size."""
 
 
 class Entry:
@@ -131,7 +133,6 @@ class Planes:
             row = self._row_for(node.name)
         if len(node.devices) > self.columns:
             self._grow(len(self.score), max(len(node.devices), 2 * self.columns))
-        self._forget_uuids(row)
         self._fill(row, node)
         self.score[row] = node_score(node.devices)
         self.refusal[row] = REFUSALS.index(node_refusal(node))
@@ -168,12 +169,16 @@ class Planes:
         count = len(node.devices)
         self._numbers[0, :, row] = -1
         if count:
-            self._numbers[:, :count, row] = np.array([self._card(each) for each in node.devices], np.int32).T
+            cards = np.array([self._card(each) for each in node.devices], np.int64)
+            self._numbers[:, :count, row] = np.clip(cards, -_MOST, _MOST).T
             flags = [(s.health is Health.HEALTHY, s.cordoned, s.device.mode == "mig", s.schedulable) for s in node.devices]
             self._flags[:, :count, row] = np.array(flags, np.bool_).T
-        for number, each in enumerate(node.devices):
-            self.uuids.setdefault(each.device.uuid, []).append((number, row))
-        self._row_uuids[row] = tuple(each.device.uuid for each in node.devices)
+        uuids = tuple([each.device.uuid for each in node.devices])
+        if self._row_uuids.get(row) != uuids:
+            self._forget_uuids(row)
+            for number, uuid in enumerate(uuids):
+                self.uuids.setdefault(uuid, []).append((number, row))
+            self._row_uuids[row] = uuids
 
     def _card(self, state: DeviceState) -> tuple[int, ...]:
         device, used = state.device, state.used

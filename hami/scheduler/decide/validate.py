@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from hami.domain.allocation import Allocation
+from hami.domain.errors import InvalidInput
 from hami.domain.pod import Container, Pod
 from hami.domain.request import ContainerRequest
 from hami.scheduler.decide.admit import AdmissionSettings, Denied, refers_to
@@ -75,7 +76,10 @@ def _created(pod: Pod, settings: AdmissionSettings) -> Allowed | Denied:
     forged = sorted(key for key in pod.metadata.notes if identity.is_reserved(key, settings.reserved))
     if forged:
         return Denied(403, f"annotation {forged[0]} is reserved: only hami writes it")
-    request = pod_request(pod, settings.vendors)
+    try:
+        request = pod_request(pod, settings.vendors)
+    except InvalidInput as error:
+        return Denied(422, str(error))
     if not request.asks_for_devices:
         return Allowed()
     if pod.spec.node_name:

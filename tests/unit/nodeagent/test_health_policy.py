@@ -7,7 +7,7 @@ import pytest
 from hami.domain.device import Health
 from hami.domain.units import EpochMs
 from hami.nodeagent.decide.faults import CardHealth, Evidence, Fault, FaultKind, RecoveryMode, Severity
-from hami.nodeagent.decide.health import acknowledge, observe, policy_of, recover
+from hami.nodeagent.decide.health import acknowledge, observe, policy_of, reaches_node, recover
 from hami.nodeagent.decide.xid_policy import HAMI_IGNORED, RECOVERY_ACTIONS, XID_RULES
 from tests.support.data import load_json
 
@@ -147,6 +147,24 @@ def test_an_enabled_number_condemns_whatever_the_table_says() -> None:
     assert after(xid(13), policy=policy_of(enable="13")).health is Health.UNHEALTHY
     assert after(xid(79), policy=policy_of(disable="79")).health is Health.HEALTHY
     assert after(xid(79), policy=policy_of(disable="79", enable="79")).health is Health.UNHEALTHY
+
+
+@pytest.mark.parametrize(
+    ("fault", "whole"),
+    [
+        (xid(151), True),
+        (xid(79), False),
+        (xid(79, action=2), True),
+        (xid(79, action=1), False),
+        (xid(13, action=2), True),
+        (Fault(uuid="GPU-1", kind=FaultKind.RECOVERY_ACTION, recovery_action=7), True),
+        (Fault(uuid="GPU-1", kind=FaultKind.RECOVERY_ACTION, recovery_action=1), False),
+        (Fault(uuid="GPU-1", kind=FaultKind.UNREACHABLE), False),
+    ],
+)
+def test_some_faults_speak_of_the_whole_machine(fault: Fault, whole: bool) -> None:
+    assert reaches_node(fault, DEFAULT) is whole
+    assert not reaches_node(fault, policy_of(disable="all"))
 
 
 GOOD = Evidence(boot_id="boot-2", recovery_action=0, probe_passed=True, memory_clean=True)

@@ -69,10 +69,20 @@ local function append(keys, argv)
     end
   end
 
+  local versions = {}
+  local function version_of(entity)
+    local known = versions[entity]
+    if not known then
+      known = tonumber(redis.call('HGET', keys[4], entity) or '0')
+      versions[entity] = known
+    end
+    return known
+  end
+
   local at = 10
   local conflict, actual = false, {'CONFLICT'}
   for _ = 1, tonumber(argv[9]) do
-    local version = tonumber(redis.call('HGET', keys[4], argv[at]) or '0')
+    local version = version_of(argv[at])
     if version ~= tonumber(argv[at + 1]) then conflict = true end
     actual[#actual + 1] = argv[at]
     actual[#actual + 1] = whole(version)
@@ -80,37 +90,40 @@ local function append(keys, argv)
   end
   if conflict then return actual end
 
+  -- From here on it writes. Few commands: each costs again in the append-only file.
   local ids, moved, order = {}, {}, {}
-  local g
-  for _ = 1, count do
+  local g = redis.call('INCRBY', keys[5], count)
+  for i = 1, count do
     local feed_place, entities = tonumber(argv[at]), tonumber(argv[at + 1])
     at = at + 2
     local pairs_text = {}
-    for _ = 1, entities do
+    for n = 1, entities do
       local entity = argv[at]
-      local version = whole(redis.call('HINCRBY', keys[4], entity, 1))
+      local version = version_of(entity) + 1
+      versions[entity] = version
       if not moved[entity] then order[#order + 1] = entity end
-      moved[entity] = version
-      pairs_text[#pairs_text + 1] = entity .. '=' .. version
+      moved[entity] = whole(version)
+      pairs_text[n] = entity .. '=' .. moved[entity]
       at = at + 1
     end
-    local envelope = argv[at]
+    local envelope, own_g = argv[at], whole(g - count + i)
     at = at + 1
-    g = whole(redis.call('INCR', keys[5]))
-    local id = redis.call('XADD', keys[2], '*', 'd', envelope, 'g', g, 'v', table.concat(pairs_text, ' '))
-    ids[#ids + 1] = id
+    ids[i] = redis.call('XADD', keys[2], '*', 'd', envelope, 'g', own_g, 'v', table.concat(pairs_text, ' '))
     if feed_place > 0 then
-      redis.call('XADD', keys[feed_place], 'MAXLEN', '~', FEED_LENGTH, '*', 'd', envelope, 'g', g)
+      redis.call('XADD', keys[feed_place], 'MAXLEN', '~', FEED_LENGTH, '*', 'd', envelope, 'g', own_g)
       redis.call('PEXPIRE', keys[feed_place], FEED_TTL_MS)
     end
   end
-  redis.call('HSET', keys[3], producer, whole(epoch) .. ':' .. whole(last) .. ':' .. ids[#ids])
-  local versions = {}
+  redis.call('HSET', keys[3], producer, argv[3] .. ':' .. whole(last) .. ':' .. ids[count])
+  local after = {}
   for _, entity in ipairs(order) do
-    versions[#versions + 1] = entity
-    versions[#versions + 1] = moved[entity]
+    after[#after + 1] = entity
+    after[#after + 1] = moved[entity]
   end
-  return {'OK', g, ids, versions}
+  for from = 1, #after, 1000 do
+    redis.call('HSET', keys[4], unpack(after, from, math.min(from + 999, #after)))
+  end
+  return {'OK', whole(g), ids, after}
 end
 
 -- Locks. KEYS of all lock functions: lock, queue, locks. ARGV starts with the lock's name and the prefix of wake keys.
