@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import Configuration
@@ -49,4 +51,14 @@ async def configuration(access: Access, *, connections: int) -> "Configuration":
             if token:
                 made.api_key["BearerToken"] = f"Bearer {token}"
     made.connection_pool_maxsize = connections
+    # Left to itself the client looks for a proxy and reads ~/.netrc in a thread before every single request.
+    made.client_session_kwargs = {"trust_env": False}
+    made.proxy = made.proxy or _proxy_for(made.host)
     return made
+
+
+def _proxy_for(url: str) -> str | None:
+    """The machine's proxy for this address, as every other program on it would use it."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return None if not host or proxy_bypass(host) else getproxies().get(parts.scheme)

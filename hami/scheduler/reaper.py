@@ -16,6 +16,7 @@ from hami.events.log import Draft
 from hami.scheduler.core import Core, Decision, at_versions
 from hami.scheduler.inventory import Inventory
 from hami.scheduler.reserving import lapsed_draft
+from hami.scheduler.turns import breathe, slices
 from hami.telemetry import get_logger
 
 BATCH: Final = 50
@@ -38,12 +39,26 @@ class Reaper:
 
     async def once(self) -> None:
         now = self._core.clock.now()
-        overdue = [each for each in self._core.view.snapshot().allocations.values() if each.reservation.deadline_ms < now]
+        overdue = await self._overdue(now)
         lapsing = [each for each in overdue if each.phase is Phase.RESERVED and not self._bound_in_api(each)]
         for start in range(0, len(lapsing), BATCH):
             ids = [each.id for each in lapsing[start : start + BATCH]]
             await self._core.decide("reaper", partial(_lapsed, ids=ids))
         await self._look_at_bound([each for each in overdue if each.phase is Phase.BOUND], now)
+
+    async def _overdue(self, now: int) -> list[Allocation]:
+        """A cluster holds tens of thousands: looked through in slices, so that nobody waits for it."""
+        allocations = self._core.view.snapshot().allocations
+        found: list[Allocation] = []
+        for ids in slices(list(allocations)):
+            held = [allocations.get(each) for each in ids]
+            found += [
+                each
+                for each in held
+                if each is not None and each.phase is not Phase.PREPARED and each.reservation.deadline_ms < now
+            ]
+            await breathe()
+        return found
 
     def _bound_in_api(self, held: Allocation) -> bool:
         """Somebody bound it without us: then the inventory adopts it, lapsing would give its devices away."""

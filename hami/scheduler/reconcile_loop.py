@@ -1,6 +1,7 @@
 """Compares the pods of the API with the log every `reconcile_s` and writes what makes the log true again."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import anyio
@@ -15,7 +16,10 @@ from hami.scheduler.decide.reconcile import Action, PodFacts, reconcile
 from hami.scheduler.inventory import Inventory
 from hami.scheduler.notes import Once
 from hami.scheduler.podfacts import as_decision, by_pod, known, owner_of
+from hami.scheduler.turns import breathe, slices
 from hami.telemetry import get_logger
+
+Compared = tuple[ClusterSnapshot, Mapping[str, PodFacts]]
 
 _FIRST_LOOK_S: Final = 0.1
 _log = get_logger("scheduler.reconcile")
@@ -53,12 +57,21 @@ class ReconcileLoop:
             await anyio.sleep(self._core.settings.reconcile_s)
 
     async def once(self) -> int:
-        """How many differences there were."""
-        snapshot, pods = self._core.view.snapshot(), self._inventory.pods
-        actions = [
-            each for each in reconcile(snapshot, pods, self._core.vendors, now_ms=self._core.clock.now()) if self._is_news(each)
-        ]
-        self._core.metrics.drift.set(len(actions))
+        """How many differences there were. Looks at a slice at a time: a filter never waits for the whole comparison."""
+        found = 0
+        for part in slices(sorted(self._core.view.snapshot().allocations)):
+            found += await self._compare(partial(held_and_their_pods, ids=part))
+        for part in slices(sorted(self._inventory.pods)):
+            found += await self._compare(partial(pods_without_any, uids=part))
+        self._core.metrics.drift.set(found)
+        self._core.metrics.comparisons.inc()
+        return found
+
+    async def _compare(self, chosen: Callable[[ClusterSnapshot, Mapping[str, PodFacts]], Compared]) -> int:
+        snapshot = self._core.view.snapshot()
+        narrowed, pods = chosen(snapshot, self._inventory.pods)
+        now = self._core.clock.now()
+        actions = [each for each in reconcile(narrowed, pods, self._core.vendors, now_ms=now) if self._is_news(each)]
         # Versions are those of the comparison: whatever changes meanwhile wins, and the next round compares anew.
         found = [
             (uid, as_decision(snapshot, uid, group), _doubt(snapshot, uid, group, pods)) for uid, group in by_pod(actions, pods)
@@ -66,7 +79,7 @@ class ReconcileLoop:
         for uid, decision, doubt in found:
             if doubt is None or await self._holds(doubt):
                 await self._correct(uid, decision)
-        self._core.metrics.comparisons.inc()
+        await breathe()
         return len(actions)
 
     def _is_news(self, action: Action) -> bool:
@@ -89,3 +102,17 @@ class ReconcileLoop:
         for each in drafts:
             self._core.metrics.corrections.labels(each.event.TYPE).inc()
         _log.info("log corrected by the API", pod_uid=uid, events=[each.event.TYPE for each in drafts])
+
+
+def held_and_their_pods(snapshot: ClusterSnapshot, pods: Mapping[str, PodFacts], *, ids: Sequence[str]) -> Compared:
+    """These allocations, as far as they are still there, and their owners' pods."""
+    held = {each: snapshot.allocations[each] for each in ids if each in snapshot.allocations}
+    owners = {each.reservation.owner.uid: key for key, each in held.items()}
+    narrowed = ClusterSnapshot(allocations=held, by_owner=owners, versions=snapshot.versions)
+    return narrowed, {uid: pods[uid] for uid in owners if uid in pods}
+
+
+def pods_without_any(snapshot: ClusterSnapshot, pods: Mapping[str, PodFacts], *, uids: Sequence[str]) -> Compared:
+    """Those of these pods that hold nothing."""
+    bare = {uid: pods[uid] for uid in uids if uid in pods and uid not in snapshot.by_owner}
+    return ClusterSnapshot(versions=snapshot.versions), bare
