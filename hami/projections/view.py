@@ -51,7 +51,8 @@ class LiveView:
     """Start with `await task_group.start(view.run)`: it returns once a starting state is there; `caught_up` comes later.
 
     `on_change` gets the names of the nodes that changed (all of them after boot and after a rollback), right after the batch
-    was applied, and is called when `caught_up` changes, with no names if need be; it must not wait. `checkpoint_every` counts events; while the view is still catching up none is saved.
+    was applied, and is called when `caught_up` changes, with no names if need be; it must not wait. `checkpoint_every` counts
+    events; while the view is still catching up none is saved.
     """
 
     def __init__(
