@@ -201,7 +201,9 @@ async def _life(http: aiohttp.ClientSession, base: str, i: int, names: list[str]
     pod = {"metadata": {"name": uid, "namespace": "default", "uid": uid, "annotations": {NODE_POLICY: policy}}, "spec": spec}
     body = msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": names})
     async with http.post(f"{base}/filter", data=body) as response:
-        node = msgspec.json.decode(await response.read())["NodeNames"][0]
+        answer = msgspec.json.decode(await response.read())
+    assert answer["NodeNames"], answer["Error"] or answer["FailedNodes"]
+    node = answer["NodeNames"][0]
     told = {"PodName": uid, "PodNamespace": "default", "PodUID": uid, "Node": node}
     async with http.post(f"{base}/bind", data=msgspec.json.encode(told)) as response:
         error = msgspec.json.decode(await response.read())["Error"]

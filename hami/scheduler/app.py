@@ -339,6 +339,7 @@ async def _build(front: Front, store: RedisStore, incarnation: str) -> Core:
         metrics=front.metrics,
         alarm=Alarm(),
         idle=Idle(),
+        turn=anyio.Lock(),
     )
 
 

@@ -144,6 +144,16 @@ class Bind:
 
     async def _write_bound(self, core: Core, args: BindingArgs, fence: Fence) -> Allocation:
         for _ in range(TRIES):
+            found = await self._try_to_write(core, args, fence)
+            if found is not None:
+                return found
+            core.metrics.conflicts.labels("bind").inc()
+            await core.catch_up()
+        raise _Stop(texts.CONTENDED)
+
+    async def _try_to_write(self, core: Core, args: BindingArgs, fence: Fence) -> Allocation | None:
+        """None where another writer was first."""
+        async with core.turn:
             held = await self._alive(core, args)
             if held.phase is not Phase.RESERVED:
                 return held
@@ -156,12 +166,9 @@ class Bind:
                         [Draft(event=event, node=args.node, subject=owner.uid)], expected=expected, fence=fence
                     )
             except Conflict:
-                core.metrics.conflicts.labels("bind").inc()
-                await core.catch_up()
-                continue
+                return None
             await core.view.wait_for(appended.positions[-1], timeout=CATCH_UP_S)
             return held
-        raise _Stop(texts.CONTENDED)
 
     async def _prepared(self, core: Core, args: BindingArgs, held: Allocation) -> Allocation:
         """The agent makes MIG instances when it reads Bound; their uuids come back through the log."""

@@ -90,7 +90,11 @@ class Idle:
 
 @dataclass(frozen=True, kw_only=True)
 class Core:
-    """`writer` is for decisions, `loop_writer` for everything else: a slow loop must not hold a filter up."""
+    """`writer` is for decisions, `loop_writer` for everything else: a slow loop must not hold a filter up.
+
+    `turn` is held from a look at the view to the moment the view knows what was written: a filter and the binds of the same
+    process would otherwise move the node's version under each other, and each would have to begin anew.
+    """
 
     settings: SchedulerSettings
     vendors: tuple[Vendor, ...]
@@ -109,6 +113,7 @@ class Core:
     metrics: Metrics
     alarm: Alarm
     idle: Idle
+    turn: anyio.Lock
 
     @property
     def staleness_s(self) -> float:

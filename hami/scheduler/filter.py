@@ -56,7 +56,6 @@ class Asked(msgspec.Struct, frozen=True):
 
 class Filter:
     def __init__(self, remembered: Remembered) -> None:
-        self._turn = anyio.Lock()
         self._names = NodeNames()
         self._remembered = remembered
         self._refused = Once()
@@ -110,7 +109,7 @@ class Filter:
         # 5. Score only, or decide and reserve.
         if core.settings.placement == "scored":
             return self._all_that_fit(core, asked)
-        async with self._turn:
+        async with core.turn:
             return await self._decide(core, asked)
 
     async def _decide(self, core: Core, asked: Asked) -> FilterResult:

@@ -255,6 +255,7 @@ class Scheduler:
             metrics=metrics,
             alarm=Alarm(),
             idle=Idle(),
+            turn=anyio.Lock(),
         )
         self.inventory = Inventory(self.core, Nothing())
         self.reaper = Reaper(self.core, self.inventory)
