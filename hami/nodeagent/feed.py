@@ -63,6 +63,14 @@ class ReservationBook:
     def _newest_first(self) -> Iterator[Reservation]:
         return (known.reservation for known in reversed(self._known.values()) if isinstance(known.reservation.owner, PodOwner))
 
+    def bound_pods(self) -> tuple[Reservation, ...]:
+        """Bound and not ended, oldest first."""
+        return tuple(
+            known.reservation
+            for known in self._known.values()
+            if known.phase is Phase.BOUND and isinstance(known.reservation.owner, PodOwner)
+        )
+
     def tenants(self, uuid: str) -> tuple[str, ...]:
         """Uids of the owners that hold a share of a card and may be running."""
         return tuple(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import anyio
 import msgspec
 
-from hami.domain.cluster import Delivery
+from hami.domain.cluster import Delivery, Visible
 from hami.domain.device import Device, Health
 from hami.domain.errors import DeviceUnavailable
 from hami.events.catalog.device import DeviceClearRequested
@@ -31,6 +31,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str = ""
     version: str = ""
     delivery: Delivery = Delivery.IDENTITY
+    visible: Visible = Visible.UUID
     numa_to_kubelet: bool = False
     """Whether the kubelet is told the cards' NUMA nodes (its topology manager then counts them in)."""
 
@@ -124,6 +125,7 @@ class Registrar:
             node_uid=self._facts.node_uid,
             boot_id=self._facts.boot_id,
             delivery=self._facts.delivery,
+            visible=self._facts.visible,
             agent_version=self._facts.version,
         )
         self._publisher.publish(event, subject=self._facts.node)
