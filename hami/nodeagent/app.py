@@ -12,6 +12,7 @@ import msgspec
 
 from hami.config import AgentSettings
 from hami.domain.cluster import Delivery
+from hami.domain.device import Device
 from hami.domain.errors import DeviceUnavailable, InvalidInput, StoreUnavailable
 from hami.domain.units import EpochMs
 from hami.events.lease import Leases
@@ -19,6 +20,7 @@ from hami.events.log import NodeFeed
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.board import Board
 from hami.nodeagent.caches import CacheFolders
+from hami.nodeagent.cdi import CdiFiles
 from hami.nodeagent.decide.container import ContainerEdits, anonymous_edits, reserved_edits
 from hami.nodeagent.decide.health import policy_of
 from hami.nodeagent.decide.listing import CONTROL_NODES, IMEX_FOLDER, Card, listing_edits
@@ -99,7 +101,17 @@ class Agent:
             tenants=self.book.tenants,
         )
         config, facts = node_config_of(settings), node_facts(settings, node_uid, boot_id, version)
-        self.registrar = Registrar(backend, self.board, self.memory, publisher, health=self.health, config=config, facts=facts)
+        self._cdi = self._cdi_files()
+        self.registrar = Registrar(
+            backend,
+            self.board,
+            self.memory,
+            publisher,
+            health=self.health,
+            config=config,
+            facts=facts,
+            on_look=self._seen,
+        )
         self.ordered = self._ordered_delivery()
         self.delivery = self._delivery(publisher)
         self.plugin, self.link = self._kubelet_side()
@@ -119,6 +131,17 @@ class Agent:
             every_s=self._timing.delivery_s,
             ties=self.ordered,
         )
+
+    def _cdi_files(self) -> CdiFiles | None:
+        if not self._listing.cdi:
+            return None
+        here, hook = self._settings.driver_root, self._settings.cdi_hook_path
+        return CdiFiles(Path(self._settings.cdi_dir), self._listing, here=here, hook=hook)
+
+    def _seen(self, devices: Sequence[Device], driver: str) -> None:
+        """Before the kubelet is told of a card, its runtime must know the name."""
+        if self._cdi is not None:
+            self._cdi.write(devices, driver)
 
     def _ordered_delivery(self) -> OrderedDelivery | None:
         """None where every answer is the same."""
@@ -199,7 +222,7 @@ class Agent:
             self._listing,
             present=frozenset(node for node in nodes if node and Path(node).exists()),
             response=str(uuid4()),
-            cdi_extras=self._listing.extras,
+            cdi_extras=[extra for extra in self._listing.extras if self._cdi is not None and extra in self._cdi.kinds],
         )
         return reserved_edits(waiting.shares, self._hook, present=present, cache_dir=cache_dir).plus(listed), cache_dir
 

@@ -184,7 +184,13 @@ class DeliveryWatch:
         self.strangers = strangers
 
     def _forget(self, present: set[str]) -> None:
-        gone = [key for key in self._memory.state.served if key not in present]
+        """A pod may be gone before its release has come here. Its reservation must not look unserved in between: the next
+        pod of that shape would get it.
+        """
+        if not self._book.read:
+            return
+        served = self._memory.state.served
+        gone = [key for key, each in served.items() if key not in present and not self._book.has(each.reservation)]
         for key in gone:
             del self._memory.state.served[key]
         if gone:

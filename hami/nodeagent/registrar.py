@@ -1,6 +1,6 @@
 """Telling the cluster which devices this node has: at the start and on change, never on a timer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 import msgspec
@@ -49,9 +49,11 @@ class Registrar:
         health: HealthWatch,
         config: NodeConfig,
         facts: NodeFacts,
+        on_look: Callable[[Sequence[Device], str], None] = lambda _cards, _driver: None,
     ) -> None:
         self._backend, self._board, self._memory, self._publisher = backend, board, memory, publisher
         self._health, self._config, self._facts = health, config, facts
+        self._on_look = on_look
         self._told = False
         self._left_out: dict[str, str] = {}
 
@@ -87,6 +89,7 @@ class Registrar:
         found = await self._backend.inventory()
         offered = device_set(self._with_missing(found), self._config, self._remembered())
         self._say_left_out(offered.left_out)
+        self._on_look(offered.devices, found.driver)
         self._board.show(self._offer(device) for device in offered.devices)
         if not self._told or differs(self._memory.state.told, offered):
             self._tell(offered)

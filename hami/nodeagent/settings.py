@@ -59,6 +59,7 @@ def listing_settings(settings: AgentSettings) -> ListSettings:
         by_index=settings.device_id_strategy == "index",
         device_nodes=settings.pass_device_specs,
         dev_root=settings.dev_root or settings.nvidia_driver_root,
+        driver_root=settings.nvidia_driver_root,
         cdi_prefix=settings.cdi_annotation_prefix,
         imex=(0,) if settings.imex_channels else (),
         extras=tuple(name for name, on in extras if on),

@@ -41,6 +41,7 @@ class ListSettings(msgspec.Struct, frozen=True, kw_only=True):
     by_index: bool = False
     device_nodes: bool = False
     dev_root: str = ""
+    driver_root: str = ""
     cdi_prefix: str = "cdi.k8s.io/"
     cdi_vendor: str = CDI_VENDOR
     imex: tuple[int, ...] = ()
