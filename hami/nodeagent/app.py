@@ -17,6 +17,7 @@ from hami.domain.errors import DeviceUnavailable, InvalidInput, StoreUnavailable
 from hami.domain.units import EpochMs
 from hami.events.lease import Leases
 from hami.events.log import NodeFeed
+from hami.nodeagent.announce import Announcer, NodeObject
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.board import Board
 from hami.nodeagent.caches import CacheFolders
@@ -78,6 +79,7 @@ class Agent:
         version: str = "",
         clock: Callable[[], EpochMs] = wall_clock,
         timing: AgentTiming | None = None,
+        node_object: NodeObject | None = None,
     ) -> None:
         if not settings.node_name:
             raise InvalidInput("agent.node_name", "", "the agent must know its node")
@@ -101,6 +103,7 @@ class Agent:
             tenants=self.book.tenants,
         )
         config, facts = node_config_of(settings), node_facts(settings, node_uid, boot_id, version)
+        self.announcer = None if node_object is None else self._announcer(node_object)
         self._cdi = self._cdi_files()
         self.registrar = Registrar(
             backend,
@@ -131,6 +134,10 @@ class Agent:
             every_s=self._timing.delivery_s,
             ties=self.ordered,
         )
+
+    def _announcer(self, node_object: NodeObject) -> Announcer:
+        name, scores = self._settings.node_name, self._settings.topology_annotation
+        return Announcer(name, node_object, self.board, lambda: self.memory.state.told, pair_scores=scores)
 
     def _cdi_files(self) -> CdiFiles | None:
         if not self._listing.cdi:
@@ -181,6 +188,8 @@ class Agent:
                 tasks.start_soon(self._feed.run)
                 tasks.start_soon(self.delivery.run)
                 tasks.start_soon(self._keep_lease)
+                if self.announcer is not None:
+                    tasks.start_soon(self.announcer.run)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._backend.close()

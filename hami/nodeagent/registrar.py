@@ -135,6 +135,7 @@ class Registrar:
         self._told = True
         self._memory.state.told = offered.devices
         self._memory.save()
+        self._board.again()
         log.info("registered with the cluster", devices=len(offered.devices), digest=offered.digest)
 
     def _say_left_out(self, left_out: dict[str, str]) -> None:

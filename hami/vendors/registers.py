@@ -200,6 +200,11 @@ def _number(where: str, text: str, low: int = _INT32_MIN, high: int = INT32_MAX)
     return number
 
 
+def encode_pair_scores(devices: Sequence[Device]) -> str:
+    """How close each card is to each other, as HAMi writes it."""
+    return msgspec.json.encode([{"uuid": each.uuid, "score": each.pair_scores} for each in devices]).decode()
+
+
 def decode_pair_scores(text: str, field: str = "pair scores") -> dict[str, dict[str, int]]:
     """`[{"uuid":..,"score":{other: n}}]` -> uuid -> other uuid -> score."""
     try:
