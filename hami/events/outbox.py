@@ -180,6 +180,8 @@ class OutboxState(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
     delivered: int
     stuck_for_s: float
+    idle: bool = False
+    """Everything published so far is in the inbox. What is not may die with this process (memory spool)."""
 
 
 class Outbox:
@@ -204,12 +206,14 @@ class Outbox:
         self._published, self._spooled = anyio.Event(), anyio.Event()
         self._resend: tuple[int, int] | None = None
         self._delivered = 0
+        self._idle = False
         self._stuck_since: float | None = None
 
     def publish(self, event: Event, *, subject: str = "", correlation: str = "", causation: str = "") -> None:
         """Take an event, now; `run` delivers it. Only events that an agent may write."""
         assert may_agent_write(event), f"an agent may not write {event.TYPE}"
         draft = Draft(event=event, node=self._node, subject=subject, correlation=correlation, causation=causation)
+        self._idle = False
         self._backlog.push(Published(draft, self._clock()))
         self._published.set()
 
@@ -227,6 +231,7 @@ class Outbox:
             dropped=self._backlog.dropped,
             delivered=self._delivered,
             stuck_for_s=stuck,
+            idle=self._idle and not len(self._backlog) and not self._taken,
         )
 
     async def run(self) -> None:
@@ -337,6 +342,7 @@ class Outbox:
             self._resend = None
         batch = await self._spool.waiting(BATCH)
         if not batch:
+            self._idle = not len(self._backlog) and not self._taken
             return False
         await self._inbox.put(batch)
         await self._spool.acknowledge(batch[-1], self._clock())

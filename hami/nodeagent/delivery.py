@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import anyio
+import msgspec
 from google.protobuf.message import DecodeError
 
 from hami.domain.allocation import Reservation
@@ -63,6 +64,7 @@ class DeliveryWatch:
         self._wake = anyio.Event()
         self._open: dict[int, frozenset[str]] = {}
         self._misled: dict[str, str] = {}
+        self._told_in_this_life: set[str] = set()
         self.strangers: frozenset[str] = frozenset()
 
     def served(self, served: Served) -> None:
@@ -108,7 +110,7 @@ class DeliveryWatch:
         strangers = set()
         for each in given:
             key = f"{each.uid}/{each.container}"
-            if key in self._memory.state.served:
+            if self._is_told(key):
                 continue
             wrong, reservation = self._wrong(key, each), self._book.of_pod(each.uid)
             if reservation is None:
@@ -118,6 +120,7 @@ class DeliveryWatch:
             for number in self._numbers(each):
                 self._open.pop(number, None)
         self._say_strangers(frozenset(strangers))
+        self._settle()
         if complete:
             self._forget({f"{each.uid}/{each.container}" for each in given})
             self._caches.sweep({_cache_dir(each.answer) for each in given})
@@ -156,8 +159,14 @@ class DeliveryWatch:
         )
         self._publisher.publish(event, subject=given.uid)
         self._memory.state.served[key] = ServedContainer(
-            pod_uid=given.uid, container=given.container, reservation=reservation.id, cache_dir=_cache_dir(given.answer)
+            pod_uid=given.uid,
+            container=given.container,
+            reservation=reservation.id,
+            cache_dir=_cache_dir(given.answer),
+            told=False,
         )
+        self._told_in_this_life.add(key)
+        log.info("container prepared", pod=given.uid, container=given.container, reservation=reservation.id)
         self._memory.save()
 
     def _numbers(self, given: GivenTo) -> list[int]:
@@ -178,6 +187,20 @@ class DeliveryWatch:
                 self._misled[key] = found
         return self._misled.get(key, "")
 
+    def _is_told(self, key: str) -> bool:
+        """A container whose telling an earlier life may have lost is told of again; the log takes it once."""
+        served = self._memory.state.served.get(key)
+        return served is not None and (served.told or key in self._told_in_this_life)
+
+    def _settle(self) -> None:
+        """Once the publisher has got rid of everything, what this life told is told."""
+        served = self._memory.state.served
+        open_keys = [key for key in self._told_in_this_life if key in served and not served[key].told]
+        if open_keys and self._publisher.state.idle:
+            for key in open_keys:
+                served[key] = msgspec.structs.replace(served[key], told=True)
+            self._memory.save()
+
     def _say_strangers(self, strangers: frozenset[str]) -> None:
         for key in sorted(strangers - self.strangers):
             log.warning("container holds devices without a known reservation: it sees none", container=key)
@@ -192,7 +215,8 @@ class DeliveryWatch:
         served = self._memory.state.served
         gone = [key for key, each in served.items() if key not in present and not self._book.has(each.reservation)]
         for key in gone:
-            del self._memory.state.served[key]
+            del served[key]
+            self._told_in_this_life.discard(key)
         if gone:
             self._memory.save()
 

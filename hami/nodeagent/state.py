@@ -22,6 +22,8 @@ class ServedContainer(msgspec.Struct, frozen=True, kw_only=True):
     container: str
     reservation: str = ""
     cache_dir: str = ""
+    told: bool = True
+    """Whether the cluster has heard of it for certain; else it is told again after a restart."""
 
 
 class AgentState(msgspec.Struct, kw_only=True):

@@ -154,6 +154,25 @@ async def test_a_container_is_told_of_once_also_after_a_restart_of_the_agent(
             assert [event.reservation for event in world.publisher.of(AllocationPrepared)] == [f"r-{life}"]
 
 
+async def test_what_may_have_been_lost_with_a_dying_agent_is_told_again_once(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+) -> None:
+    store = MemoryStore()
+    async with agent_on(folder, backend, store=store) as world:
+        await connected(kubelet, world)
+        world.publisher.state = msgspec.structs.replace(world.publisher.state, idle=False)
+        made = api.create(pod("pod", container()), node="node-1")
+        await LogVoice(store).say(AllocationReserved(reservation=reservation(made["metadata"]["uid"], UUIDS[:1])))
+        await wait_until(lambda: world.publisher.of(AllocationPrepared), "prepared, not delivered")
+    async with agent_on(folder, backend, store=store) as second:
+        await wait_until(lambda: second.publisher.of(AllocationPrepared), "prepared once more")
+        await wait_until(lambda: second.agent.memory.state.served[f"{made['metadata']['uid']}/main"].told, "it to be settled")
+    async with agent_on(folder, backend, store=store) as third:
+        await connected(kubelet, third)
+        await wait_until(lambda: third.agent.book.read, "the feed to be read")
+        assert third.publisher.of(AllocationPrepared) == []
+
+
 async def test_a_difference_between_reserved_and_served_is_reported(world: World, api: InMemoryApi) -> None:
     made = api.create(pod("pod", container(gpus=2)), node="node-1")
     await LogVoice(world.store).say(AllocationReserved(reservation=reservation(made["metadata"]["uid"], UUIDS[:1])))

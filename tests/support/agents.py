@@ -42,7 +42,7 @@ class RecordingPublisher:
     def __init__(self) -> None:
         self.events: list[tuple[Event, str]] = []
         self.resent: list[tuple[int, int]] = []
-        self.state = OutboxState(epoch=7, backlog=0, dropped=0, delivered=0, stuck_for_s=0.0)
+        self.state = OutboxState(epoch=7, backlog=0, dropped=0, delivered=0, stuck_for_s=0.0, idle=True)
 
     def resend(self, epoch: int, seq: int) -> None:
         self.resent.append((epoch, seq))
