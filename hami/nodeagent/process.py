@@ -42,7 +42,7 @@ async def run_agent(
     if not await anyio.Path(settings.kubelet_dir).is_dir():
         raise InvalidInput("agent.kubelet_dir", settings.kubelet_dir, "no such folder: mount the kubelet's device-plugins here")
     _require_channel(settings)
-    backend = _backend(settings)
+    backend = backend_of(settings)
     central = _client(redis, redis.url)
     sidecar = _client(redis, settings.sidecar_url) if settings.sidecar_url else None
     spool: Spool = MemorySpool() if sidecar is None else SidecarSpool(sidecar)
@@ -110,7 +110,8 @@ def _client(redis: RedisSettings, url: str) -> Client:
     )
 
 
-def _backend(settings: AgentSettings) -> DeviceBackend:
+def backend_of(settings: AgentSettings) -> DeviceBackend:
+    """The device library that the settings name; not opened yet. Raises InvalidInput."""
     if settings.backend == "simulated":
         if not settings.simulated_devices:
             raise InvalidInput("agent.simulated_devices", "", "backend `simulated` needs a file of devices")

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from hami.domain.device import Device
+from hami.domain.errors import InvalidInput
 from hami.nodeagent.decide.faults import CardHealth
 from hami.telemetry import get_logger
 
@@ -36,6 +37,16 @@ class AgentState(msgspec.Struct, kw_only=True):
     told: tuple[Device, ...] = ()
     served: dict[str, ServedContainer] = msgspec.field(default_factory=dict)
     cleared: tuple[str, ...] = ()
+
+
+def read_state(folder: Path) -> AgentState | None:
+    """For looking only; None when there is none. Raises InvalidInput."""
+    try:
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=AgentState)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InvalidInput("agent state", str(folder / FILE), str(error)) from error
 
 
 class StateFile:
