@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from hami.domain.cluster import ClusterSnapshot
@@ -17,6 +18,7 @@ from hami.scheduler.notes import Once
 from hami.scheduler.podfacts import as_decision, by_pod, known, owner_of
 from hami.telemetry import get_logger
 
+SLICE: Final = 200
 _FIRST_LOOK_S: Final = 0.1
 _log = get_logger("scheduler.reconcile")
 
@@ -53,20 +55,45 @@ class ReconcileLoop:
             await anyio.sleep(self._core.settings.reconcile_s)
 
     async def once(self) -> int:
-        """How many differences there were."""
-        snapshot, pods = self._core.view.snapshot(), self._inventory.pods
+        """How many differences there were. Goes through the pods in slices: a filter call in between must not wait."""
+        owners = self._owners()
+        uids = list(owners | dict.fromkeys(self._inventory.pods, ()))
+        count = 0
+        for start in range(0, len(uids), SLICE):
+            count += await self._compare(uids[start : start + SLICE], owners)
+            await anyio.lowlevel.checkpoint()
+        self._core.metrics.drift.set(count)
+        self._core.metrics.comparisons.inc()
+        return count
+
+    def _owners(self) -> dict[str, tuple[str, ...]]:
+        """Allocation ids by the pod that holds them."""
+        found: dict[str, tuple[str, ...]] = {}
+        for key, each in self._core.view.snapshot().allocations.items():
+            uid = each.reservation.owner.uid
+            found[uid] = (*found.get(uid, ()), key)
+        return found
+
+    async def _compare(self, uids: list[str], owners: Mapping[str, tuple[str, ...]]) -> int:
+        snapshot = self._core.view.snapshot()
+        pods = {uid: self._inventory.pods[uid] for uid in uids if uid in self._inventory.pods}
+        narrowed = ClusterSnapshot(
+            allocations={
+                key: snapshot.allocations[key] for uid in uids for key in owners.get(uid, ()) if key in snapshot.allocations
+            },
+            by_owner={uid: snapshot.by_owner[uid] for uid in uids if uid in snapshot.by_owner},
+            versions=snapshot.versions,
+        )
         actions = [
-            each for each in reconcile(snapshot, pods, self._core.vendors, now_ms=self._core.clock.now()) if self._is_news(each)
+            each for each in reconcile(narrowed, pods, self._core.vendors, now_ms=self._core.clock.now()) if self._is_news(each)
         ]
-        self._core.metrics.drift.set(len(actions))
         # Versions are those of the comparison: whatever changes meanwhile wins, and the next round compares anew.
         found = [
-            (uid, as_decision(snapshot, uid, group), _doubt(snapshot, uid, group, pods)) for uid, group in by_pod(actions, pods)
+            (uid, as_decision(narrowed, uid, group), _doubt(narrowed, uid, group, pods)) for uid, group in by_pod(actions, pods)
         ]
         for uid, decision, doubt in found:
             if doubt is None or await self._holds(doubt):
                 await self._correct(uid, decision)
-        self._core.metrics.comparisons.inc()
         return len(actions)
 
     def _is_news(self, action: Action) -> bool:

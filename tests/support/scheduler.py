@@ -98,8 +98,8 @@ class World:
         self.store = RedisStore(client)
         self.writer = EventWriter(self.store.log, "test")
         self._folder = folder
-        self._kubeconfig = folder / "kubeconfig"
-        self._kubeconfig.write_text(json.dumps(sim.kubeconfig(token)))
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.write_text(json.dumps(sim.kubeconfig(token)))
 
     def on(self, client: Client) -> "World":
         """The same API server with another store; start its writer before use."""
@@ -158,7 +158,7 @@ class World:
         return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in self.sim.objects(plural)}
 
     def settings(self, **given: Any) -> SchedulerSettings:
-        return SchedulerSettings(**{**QUICK, "kubeconfig": str(self._kubeconfig), "id": "a", **given})
+        return SchedulerSettings(**{**QUICK, "kubeconfig": str(self.kubeconfig), "id": "a", **given})
 
     @asynccontextmanager
     async def scheduler(
