@@ -102,7 +102,9 @@ class Agent:
         self.registrar = Registrar(backend, self.board, self.memory, publisher, health=self.health, config=config, facts=facts)
         self.delivery = self._delivery(publisher)
         self.plugin, self.link = self._kubelet_side()
-        self._feed = FeedReader(feed, self.book, publisher, report=self.registrar.report, clock=clock)
+        self._feed = FeedReader(
+            feed, self.book, publisher, voice=self.registrar, clock=clock, on_reservation=self.delivery.look_soon
+        )
 
     def _delivery(self, publisher: Publisher) -> DeliveryWatch:
         return DeliveryWatch(

@@ -18,12 +18,15 @@ from hami.events.catalog.device import FaultKind as EventKind
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.board import Board
 from hami.nodeagent.decide.faults import CardHealth, Fault, FaultKind, HealthTransition, Observation
-from hami.nodeagent.decide.health import HealthPolicy, kubelet_healthy, observe, reaches_node, recover
+from hami.nodeagent.decide.health import HealthPolicy, acknowledge, kubelet_healthy, observe, reaches_node, recover
 from hami.nodeagent.ports import Publisher
 from hami.nodeagent.state import StateFile
 from hami.telemetry import get_logger
 
 log = get_logger("health")
+
+KEPT_CLEARS: Final = 256
+"""More than a feed holds of them before it is trimmed."""
 
 _EVENT_KIND: Final[dict[FaultKind, EventKind]] = {
     FaultKind.XID: EventKind.XID,
@@ -106,6 +109,45 @@ class HealthWatch:
                 log.warning("card is not monitored", device=uuid, why=why)
                 self._publisher.publish(FaultObserved(device=uuid, kind=EventKind.UNMONITORED, detail=why), subject=uuid)
         self._unmonitored = dict(cards)
+
+    def clear(self, request: str, uuid: str, actor: str, why: str) -> None:
+        """An operator's word: 1 forget, 2 remember that this request was answered, 3 answer, changed or not.
+
+        The feed is read from its start after a restart: an old request must not forgive a later fault.
+        """
+        state = self._memory.state
+        if request in state.cleared:
+            return
+        before = self._card(uuid)
+        seen = acknowledge(before, actor, self._policy)
+        state.cleared = (*state.cleared, request)[-KEPT_CLEARS:]
+        state.cards[uuid] = seen.card
+        self._board.mark(uuid, healthy=kubelet_healthy(seen.card.health))
+        self._memory.save()
+        log.warning("cleared by an operator", device=uuid, actor=actor, why=why)
+        said = DeviceHealthChanged(
+            device=uuid,
+            was=before.health,
+            now=seen.card.health,
+            reason=why,
+            evidence=f"declared good by {actor}" + (f", had {before.reason}" if before.reason else ""),
+            policy_version=self._policy.version,
+            actor=actor,
+        )
+        self._publisher.publish(said, subject=uuid)
+
+    def tell_again(self, uuid: str) -> None:
+        """The log has another health for this card than this node does."""
+        card = self._card(uuid)
+        said = DeviceHealthChanged(
+            device=uuid,
+            was=Health.UNKNOWN,
+            now=card.health,
+            reason=card.reason,
+            evidence="as the node remembers it; the log had it differently",
+            policy_version=self._policy.version,
+        )
+        self._publisher.publish(said, subject=uuid)
 
     async def _listen(self) -> None:
         while True:

@@ -12,8 +12,8 @@ from hami.domain.device import Health
 from hami.domain.digest import device_set_digest
 from hami.domain.errors import InvalidInput
 from hami.events.catalog.allocation import AllocationBound, AllocationPrepared, AllocationReleased, AllocationReserved
-from hami.events.catalog.device import DeviceHealthChanged, FaultKind, FaultObserved
-from hami.events.catalog.handshake import HandshakeReported, HandshakeRequested
+from hami.events.catalog.device import DeviceClearRequested, DeviceHealthChanged, FaultKind, FaultObserved
+from hami.events.catalog.handshake import DIGEST, HandshakeReported, HandshakeRequested
 from hami.events.catalog.node import NodeRegistered
 from hami.events.memory import MemoryStore
 from hami.nodeagent.backends.simulated import SimulatedBackend, simulated_cards
@@ -22,7 +22,7 @@ from hami.nodeagent.decide.faults import FaultKind as Seen
 from hami.nodeagent.podresources import read_checkpoint
 from hami.sim.kubelet.api import InMemoryApi
 from hami.sim.kubelet.node import SimKubelet
-from tests.support.agents import LogVoice, StoreAway, World, agent_on, reservation, settings_for
+from tests.support.agents import QUICK, LogVoice, StoreAway, World, agent_on, reservation, settings_for
 from tests.support.plugins import RESOURCE, container, kubelet_on, pod, socket_folder
 from tests.support.waiting import wait_until
 
@@ -72,10 +72,14 @@ async def offered(api: InMemoryApi, capacity: str, allocatable: str) -> None:
 
 
 async def connected(kubelet: SimKubelet, world: World) -> None:
+    await connected_with(kubelet, world, 20)
+
+
+async def connected_with(kubelet: SimKubelet, world: World, healthy: int) -> None:
     """The agent of this life is listened to, whatever the node object still says of an earlier one."""
 
     def seen() -> bool:
-        return bool(world.agent.plugin.streams) and kubelet.books.capacity().get(RESOURCE) == (20, 20)
+        return bool(world.agent.plugin.streams) and kubelet.books.capacity().get(RESOURCE) == (20, healthy)
 
     await wait_until(seen, "the kubelet to listen to this agent")
 
@@ -302,6 +306,66 @@ async def test_a_handshake_is_answered_with_the_digest_of_what_was_told(world: W
     [told] = world.publisher.of(NodeRegistered)
     assert (answer.nonce, answer.digest) == ("n-1", device_set_digest(told.devices))
     assert (answer.epoch, world.publisher.resent) == (7, [])
+
+
+async def test_a_log_that_has_it_differently_is_told_the_set_and_the_health_again(
+    world: World, backend: SimulatedBackend
+) -> None:
+    backend.strike(UUIDS[0], 79)
+    await wait_until(lambda: world.publisher.of(DeviceHealthChanged), "the fault")
+    await LogVoice(world.store).say(HandshakeRequested(nonce="n-1", why=DIGEST, devices=(UUIDS[0],)))
+    await wait_until(lambda: world.publisher.of(HandshakeReported), "the answer")
+    first, second = world.publisher.of(NodeRegistered)
+    assert device_set_digest(first.devices) == device_set_digest(second.devices)
+    assert [device.health for device in second.devices] == [Health.UNHEALTHY, Health.HEALTHY]
+    again = world.publisher.of(DeviceHealthChanged)[-1]
+    assert (again.device, again.now) == (UUIDS[0], Health.UNHEALTHY)
+    assert again.reason.startswith("XID 79")
+    [answer] = world.publisher.of(HandshakeReported)
+    assert (answer.vendor, answer.health) == ("NVIDIA", {UUIDS[0]: Health.UNHEALTHY})
+    kinds = [type(event) for event, _ in world.publisher.events]
+    assert kinds[-1] is HandshakeReported
+
+
+async def test_an_operators_word_clears_a_fault_once_and_outlives_a_restart(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+) -> None:
+    store = MemoryStore()
+    voice = LogVoice(store)
+    async with agent_on(folder, backend, store=store) as world:
+        await offered(api, "20", "20")
+        backend.strike(UUIDS[0], 54)
+        await offered(api, "20", "10")
+        await voice.say(DeviceClearRequested(device=UUIDS[0], actor="kim", reason="power supply replaced"))
+        await offered(api, "20", "20")
+        cleared = world.publisher.of(DeviceHealthChanged)[-1]
+        assert (cleared.was, cleared.now, cleared.actor, cleared.reason) == (
+            Health.UNHEALTHY,
+            Health.HEALTHY,
+            "kim",
+            "power supply replaced",
+        )
+        backend.strike(UUIDS[0], 54)
+        await offered(api, "20", "10")
+    async with agent_on(folder, backend, store=store) as again:
+        await connected_with(kubelet, again, 10)
+        await voice.say(DeviceClearRequested(device=UUIDS[1], actor="kim", reason="for nothing"))
+        await wait_until(lambda: again.publisher.of(DeviceHealthChanged), "an answer, changed or not")
+        [answer] = again.publisher.of(DeviceHealthChanged)
+        assert (answer.device, answer.was, answer.now) == (UUIDS[1], Health.HEALTHY, Health.HEALTHY)
+        await offered(api, "20", "10")
+
+
+async def test_a_container_is_told_of_soon_without_waiting_for_the_timer(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+) -> None:
+    lazy = msgspec.structs.replace(QUICK, delivery_s=60.0)
+    async with agent_on(folder, backend, timing=lazy) as world:
+        await connected(kubelet, world)
+        made = api.create(pod("pod", container()), node="node-1")
+        await wait_until(lambda: world.agent.delivery.strangers, "devices without a reservation")
+        await LogVoice(world.store).say(AllocationReserved(reservation=reservation(made["metadata"]["uid"], UUIDS[:1])))
+        await wait_until(lambda: world.publisher.of(AllocationPrepared), "prepared")
 
 
 async def test_what_the_log_has_not_seen_is_sent_again_when_it_asks(world: World) -> None:

@@ -22,6 +22,7 @@ from hami.events.catalog.allocation import (
     AllocationShrunk,
 )
 from hami.events.catalog.device import (
+    DeviceClearRequested,
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
@@ -135,6 +136,7 @@ def _apply(state: ClusterState, event: Event, node: str, epoch: int) -> None:  #
                 nodes.end_quarantine(state, node)
         case (
             FaultObserved()
+            | DeviceClearRequested()
             | MigInstanceDestroyed()
             | MigApplyFailed()
             | HandshakeRequested()
