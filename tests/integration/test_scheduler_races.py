@@ -66,6 +66,20 @@ async def test_two_schedulers_and_one_pod(world: World) -> None:
     assert len(await world.events(AllocationBound)) == 1
 
 
+async def test_one_pod_offered_different_nodes_holds_one_reservation(world: World) -> None:
+    """No node and no quota is shared here: only the pod's own version stands between them."""
+    await world.add_node("n1")
+    await world.add_node("n2")
+    async with world.scheduler(id="a") as a, world.scheduler(id="b") as b:
+        for number in range(5):
+            pod = await world.add_pod(f"p{number}")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(a.filter, pod, ["n1"])
+                tasks.start_soon(b.filter, pod, ["n2"])
+            reserved, lapsed = await world.events(AllocationReserved), await world.events(AllocationLapsed)
+            assert len(reserved) - len(lapsed) == number + 1
+
+
 async def test_filter_on_one_replica_and_bind_on_the_other(world: World) -> None:
     await world.add_node("n1")
     async with world.scheduler(id="a") as a, world.scheduler(id="b") as b:
