@@ -7,7 +7,7 @@ is reported and not applied.
 A container may be seen prepared before `Bound` is in the log (the agent was faster): that is kept, and the phase follows when
 `Bound` arrives. The phase is PREPARED once every container that has devices is prepared.
 
-The version of a pod is forgotten a day (of the log's time) after its release: its uid never returns.
+The version of a pod is forgotten a day or a little more (of the log's time) after its release: its uid never returns.
 """
 
 from collections.abc import Mapping
@@ -31,15 +31,13 @@ from hami.events.catalog.allocation import (
 )
 from hami.events.catalog.device import MigInstanceCreated
 from hami.events.catalog.union import AnyAllocationEvent
-from hami.projections.folds.nodes import show_held
 from hami.projections.folds.quotas import charge
 from hami.projections.folds.state import ClusterState, Held
 
 RETIRED_FOR_MS: Final = 24 * 60 * 60 * 1000
+SWEEP_EVERY_MS: Final = 10 * 60 * 1000
 
-_NONE: Final[Mapping[str, Held]] = {}
-_ZERO: Final = DeviceUsage()
-_NOTHING: Final = Held(_ZERO)
+_NO_SLICES: Final[dict[str, tuple[MigSlice, ...]]] = {}
 
 
 def apply_allocation(state: ClusterState, event: AnyAllocationEvent) -> None:
@@ -71,23 +69,8 @@ def realised(state: ClusterState, event: MigInstanceCreated) -> None:
     containers = tuple(_with_instance(each, event) for each in old.reservation.containers)
     new = replace(old, reservation=replace(old.reservation, containers=containers))
     state.allocations[new.id] = new
-    _exchange(state, new.reservation, holding_of(old), holding_of(new))
-
-
-def holding_of(allocation: Allocation) -> dict[str, Held]:
-    """What the allocation holds now of each device: usage at its peak and MIG slices, each slice once."""
-    containers, init_done = allocation.reservation.containers, allocation.init_done
-    slices: dict[str, dict[tuple[str, int], MigSlice]] = {}
-    for container in containers:
-        if init_done and container.kind is ContainerKind.INIT:
-            continue
-        for share in container.shares:
-            if share.mig is not None:
-                slices.setdefault(share.uuid, {})[share.mig.profile, share.mig.placement.start] = share.mig
-    usage = usage_of(containers, init_done=init_done)
-    if not slices:
-        return {uuid: Held(used) for uuid, used in usage.items()}
-    return {uuid: Held(used, tuple(slices.get(uuid, {}).values())) for uuid, used in usage.items()}
+    _give_back(state, old)
+    _take(state, new)
 
 
 def _reserved(state: ClusterState, reservation: Reservation) -> None:
@@ -102,7 +85,7 @@ def _reserved(state: ClusterState, reservation: Reservation) -> None:
     state.allocations[allocation.id] = allocation
     state.by_owner[owner] = allocation.id
     state.retired.pop(_entity(reservation), None)
-    _exchange(state, reservation, _NONE, holding_of(allocation))
+    _take(state, allocation)
 
 
 def _bound(state: ClusterState, event: AllocationBound) -> None:
@@ -134,7 +117,8 @@ def _shrunk(state: ClusterState, event: AllocationShrunk) -> None:
         return
     new = replace(old, init_done=True)
     state.allocations[new.id] = new
-    _exchange(state, new.reservation, holding_of(old), holding_of(new))
+    _give_back(state, old)
+    _take(state, new)
 
 
 def _ended(state: ClusterState, event: AllocationEvent, phase: Phase) -> bool:
@@ -145,7 +129,7 @@ def _ended(state: ClusterState, event: AllocationEvent, phase: Phase) -> bool:
     owner = ended.reservation.owner.uid
     if state.by_owner.get(owner) == ended.id:
         del state.by_owner[owner]
-    _exchange(state, ended.reservation, holding_of(ended), _NONE)
+    _give_back(state, ended)
     return True
 
 
@@ -167,53 +151,72 @@ def _moved(state: ClusterState, event: AllocationEvent, phase: Phase) -> Allocat
         return None
 
 
-def _exchange(state: ClusterState, reservation: Reservation, before: Mapping[str, Held], after: Mapping[str, Held]) -> None:
-    """One allocation's holding changes from `before` to `after`: devices, node and quota follow."""
-    changed = {**before, **after} if before and after else before or after
-    if not changed:
+def _take(state: ClusterState, allocation: Allocation) -> None:
+    """What the allocation holds counts from now on: on its devices and against its namespace."""
+    reservation = allocation.reservation
+    usage = usage_of(reservation.containers, init_done=allocation.init_done)
+    if not usage:
         return
-    held = state.held.setdefault(reservation.node, {})
-    for uuid in changed:
-        now = _replaced(held.get(uuid, _NOTHING), before.get(uuid, _NOTHING), after.get(uuid, _NOTHING))
-        if now.used.slots:
-            held[uuid] = now
+    held, slices = state.held.setdefault(reservation.node, {}), _slices_of(allocation)
+    for uuid, more in usage.items():
+        was = held.get(uuid)
+        mig = slices.get(uuid, ())
+        held[uuid] = Held(more, mig) if was is None else Held(was.used.plus(more), (*was.mig, *mig))
+    state.held_changed(reservation.node)
+    charge(state, reservation.owner.namespace, _by_vendor(reservation.containers, usage), 1)
+
+
+def _give_back(state: ClusterState, allocation: Allocation) -> None:
+    """Undoes `_take` of the same allocation."""
+    reservation = allocation.reservation
+    usage = usage_of(reservation.containers, init_done=allocation.init_done)
+    if not usage:
+        return
+    held, slices = state.held[reservation.node], _slices_of(allocation)
+    for uuid, less in usage.items():
+        was = held[uuid]
+        if was.used.slots == less.slots:
+            del held[uuid]
         else:
-            held.pop(uuid, None)
+            held[uuid] = Held(was.used.minus(less), _without(was.mig, slices.get(uuid, ())))
     if not held:
         del state.held[reservation.node]
-    show_held(state, reservation.node, changed)
-    charge(state, reservation.owner.namespace, _difference(reservation.containers, before, after))
+    state.held_changed(reservation.node)
+    charge(state, reservation.owner.namespace, _by_vendor(reservation.containers, usage), -1)
 
 
-def _replaced(total: Held, old: Held, new: Held) -> Held:
-    if total is _NOTHING:
-        return new
-    was, gone, come = total.used, old.used, new.used
-    used = DeviceUsage(
-        was.slots - gone.slots + come.slots, was.memory - gone.memory + come.memory, was.cores - gone.cores + come.cores
-    )
-    if not (total.mig or new.mig):
-        return Held(used)
-    slices = list(total.mig)
-    for each in old.mig:
-        slices.remove(each)
-    return Held(used, (*slices, *new.mig))
+def _slices_of(allocation: Allocation) -> dict[str, tuple[MigSlice, ...]]:
+    """The MIG slices that the allocation holds of each device, each slice once; few pods have any."""
+    found: dict[str, dict[tuple[str, int], MigSlice]] = {}
+    for container in allocation.reservation.containers:
+        if allocation.init_done and container.kind is ContainerKind.INIT:
+            continue
+        for share in container.shares:
+            if share.mig is not None:
+                found.setdefault(share.uuid, {})[share.mig.profile, share.mig.placement.start] = share.mig
+    return {uuid: tuple(slices.values()) for uuid, slices in found.items()} if found else _NO_SLICES
 
 
-def _difference(
-    containers: tuple[ContainerShares, ...], before: Mapping[str, Held], after: Mapping[str, Held]
-) -> dict[str, tuple[int, int]]:
-    """Memory and cores per vendor that `after` holds beyond `before`."""
-    vendors: dict[str, str] = {}
+def _without(slices: tuple[MigSlice, ...], gone: tuple[MigSlice, ...]) -> tuple[MigSlice, ...]:
+    if not gone:
+        return slices
+    left = list(slices)
+    for each in gone:
+        left.remove(each)
+    return tuple(left)
+
+
+def _by_vendor(containers: tuple[ContainerShares, ...], usage: Mapping[str, DeviceUsage]) -> dict[str, tuple[int, int]]:
+    """Memory and cores of a usage, summed per vendor."""
+    sums: dict[str, tuple[int, int]] = {}
+    counted: set[str] = set()
     for container in containers:
         for share in container.shares:
-            vendors[share.uuid] = share.vendor
-    sums: dict[str, tuple[int, int]] = {}
-    for sign, holding in ((-1, before), (1, after)):
-        for uuid, held in holding.items():
-            vendor, used = vendors[uuid], held.used
-            memory, cores = sums.get(vendor, (0, 0))
-            sums[vendor] = (memory + sign * used.memory, cores + sign * used.cores)
+            used = usage.get(share.uuid)
+            if used is not None and share.uuid not in counted:
+                counted.add(share.uuid)
+                memory, cores = sums.get(share.vendor, (0, 0))
+                sums[share.vendor] = (memory + used.memory, cores + used.cores)
     return sums
 
 
@@ -236,11 +239,12 @@ def _entity(reservation: Reservation) -> str:
 
 
 def _retire(state: ClusterState, event: AllocationReleased) -> None:
+    """Looks for pods to forget now and then only: a dict that loses its head each time gets slow at its head."""
     now = state.position.recorded_ms
     state.retired[f"pod/{event.owner_uid}"] = now
-    while state.retired:
-        entity, since = next(iter(state.retired.items()))
-        if now - since < RETIRED_FOR_MS:
-            return
+    if now < state.sweep_at_ms:
+        return
+    state.sweep_at_ms = now + SWEEP_EVERY_MS
+    for entity in [entity for entity, since in state.retired.items() if now - since >= RETIRED_FOR_MS]:
         del state.retired[entity]
         state.versions.pop(entity, None)

@@ -17,12 +17,12 @@ def changed(state: ClusterState, event: QuotaChanged) -> None:
         state.quotas.pop(event.namespace, None)
 
 
-def charge(state: ClusterState, namespace: str, sums: Mapping[str, tuple[int, int]]) -> None:
-    """Add memory and cores per vendor to what the namespace uses; negative amounts give back."""
+def charge(state: ClusterState, namespace: str, sums: Mapping[str, tuple[int, int]], sign: int) -> None:
+    """Add memory and cores per vendor to what the namespace uses (`sign` 1), or take them off (-1)."""
     used = dict(state.quota_used.get(namespace, ()))
     for vendor, (memory, cores) in sums.items():
         was_memory, was_cores = used.get(vendor, (0, 0))
-        now = (was_memory + memory, was_cores + cores)
+        now = (was_memory + sign * memory, was_cores + sign * cores)
         if now == (0, 0):
             used.pop(vendor, None)
         else:
