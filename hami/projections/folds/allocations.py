@@ -10,13 +10,12 @@ A container may be seen prepared before `Bound` is in the log (the agent was fas
 The version of a pod is forgotten a day or a little more (of the log's time) after its release: its uid never returns.
 """
 
-from collections.abc import Mapping
-from typing import Final, assert_never
+from typing import Final
 
 from msgspec.structs import replace
 
 from hami.domain.allocation import Allocation, ContainerShares, Phase, PodOwner, Reservation, usage_of
-from hami.domain.device import DeviceUsage, MigSlice
+from hami.domain.device import MigSlice
 from hami.domain.errors import IllegalTransition
 from hami.domain.request import ContainerKind
 from hami.events.catalog.allocation import (
@@ -30,35 +29,13 @@ from hami.events.catalog.allocation import (
     AllocationShrunk,
 )
 from hami.events.catalog.device import MigInstanceCreated
-from hami.events.catalog.union import AnyAllocationEvent
-from hami.projections.folds.quotas import charge
-from hami.projections.folds.state import ClusterState, Held
+from hami.projections.folds.quotas import charge, give_back
+from hami.projections.folds.state import ClusterState, Held, Holding
 
 RETIRED_FOR_MS: Final = 24 * 60 * 60 * 1000
 SWEEP_EVERY_MS: Final = 10 * 60 * 1000
 
 _NO_SLICES: Final[dict[str, tuple[MigSlice, ...]]] = {}
-
-
-def apply_allocation(state: ClusterState, event: AnyAllocationEvent) -> None:
-    match event:
-        case AllocationReserved():
-            _reserved(state, event.reservation)
-        case AllocationBound():
-            _bound(state, event)
-        case AllocationPrepared():
-            _prepared(state, event)
-        case AllocationShrunk():
-            _shrunk(state, event)
-        case AllocationReleased():
-            if _ended(state, event, Phase.RELEASED):
-                _retire(state, event)
-        case AllocationLapsed():
-            _ended(state, event, Phase.LAPSED)
-        case AllocationFailed():
-            _ended(state, event, Phase.FAILED)
-        case _:
-            assert_never(event)
 
 
 def realised(state: ClusterState, event: MigInstanceCreated) -> None:
@@ -73,7 +50,8 @@ def realised(state: ClusterState, event: MigInstanceCreated) -> None:
     _take(state, new)
 
 
-def _reserved(state: ClusterState, reservation: Reservation) -> None:
+def reserved(state: ClusterState, event: AllocationReserved) -> None:
+    reservation = event.reservation
     if reservation.id in state.allocations:
         state.report("reserved_twice", f"allocation {reservation.id} is reserved again while it is live")
         return
@@ -88,13 +66,13 @@ def _reserved(state: ClusterState, reservation: Reservation) -> None:
     _take(state, allocation)
 
 
-def _bound(state: ClusterState, event: AllocationBound) -> None:
+def bound(state: ClusterState, event: AllocationBound) -> None:
     moved = _moved(state, event, Phase.BOUND)
     if moved is not None:
         state.allocations[moved.id] = _settled(moved)
 
 
-def _prepared(state: ClusterState, event: AllocationPrepared) -> None:
+def prepared(state: ClusterState, event: AllocationPrepared) -> None:
     old = _live(state, event)
     if old is None:
         return
@@ -111,7 +89,7 @@ def _settled(allocation: Allocation) -> Allocation:
     return allocation.moved_to(Phase.PREPARED) if wanted <= allocation.prepared else allocation
 
 
-def _shrunk(state: ClusterState, event: AllocationShrunk) -> None:
+def shrunk(state: ClusterState, event: AllocationShrunk) -> None:
     old = _live(state, event)
     if old is None or old.init_done:
         return
@@ -119,6 +97,19 @@ def _shrunk(state: ClusterState, event: AllocationShrunk) -> None:
     state.allocations[new.id] = new
     _give_back(state, old)
     _take(state, new)
+
+
+def released(state: ClusterState, event: AllocationReleased) -> None:
+    if _ended(state, event, Phase.RELEASED):
+        _retire(state, event)
+
+
+def lapsed(state: ClusterState, event: AllocationLapsed) -> None:
+    _ended(state, event, Phase.LAPSED)
+
+
+def failed(state: ClusterState, event: AllocationFailed) -> None:
+    _ended(state, event, Phase.FAILED)
 
 
 def _ended(state: ClusterState, event: AllocationEvent, phase: Phase) -> bool:
@@ -154,70 +145,62 @@ def _moved(state: ClusterState, event: AllocationEvent, phase: Phase) -> Allocat
 def _take(state: ClusterState, allocation: Allocation) -> None:
     """What the allocation holds counts from now on: on its devices and against its namespace."""
     reservation = allocation.reservation
-    usage = usage_of(reservation.containers, init_done=allocation.init_done)
-    if not usage:
+    holding = state.holdings[allocation.id] = _holding_of(allocation)
+    if not holding.usage:
         return
-    held, slices = state.held.setdefault(reservation.node, {}), _slices_of(allocation)
-    for uuid, more in usage.items():
+    held, mig = state.held.setdefault(reservation.node, {}), holding.mig
+    for uuid, more in holding.usage.items():
         was = held.get(uuid)
-        mig = slices.get(uuid, ())
-        held[uuid] = Held(more, mig) if was is None else Held(was.used.plus(more), (*was.mig, *mig))
+        if was is None:
+            held[uuid] = Held(more, mig.get(uuid, ()))
+        else:
+            held[uuid] = Held(was.used.plus(more), (*was.mig, *mig[uuid]) if uuid in mig else was.mig)
     state.held_changed(reservation.node)
-    charge(state, reservation.owner.namespace, _by_vendor(reservation.containers, usage), 1)
+    charge(state, reservation.owner.namespace, holding.sums)
 
 
 def _give_back(state: ClusterState, allocation: Allocation) -> None:
     """Undoes `_take` of the same allocation."""
     reservation = allocation.reservation
-    usage = usage_of(reservation.containers, init_done=allocation.init_done)
-    if not usage:
+    holding = state.holdings.pop(allocation.id, None) or _holding_of(allocation)
+    if not holding.usage:
         return
-    held, slices = state.held[reservation.node], _slices_of(allocation)
-    for uuid, less in usage.items():
+    held, mig = state.held[reservation.node], holding.mig
+    for uuid, less in holding.usage.items():
         was = held[uuid]
         if was.used.slots == less.slots:
             del held[uuid]
         else:
-            held[uuid] = Held(was.used.minus(less), _without(was.mig, slices.get(uuid, ())))
+            held[uuid] = Held(was.used.minus(less), _without(was.mig, mig[uuid]) if uuid in mig else was.mig)
     if not held:
         del state.held[reservation.node]
     state.held_changed(reservation.node)
-    charge(state, reservation.owner.namespace, _by_vendor(reservation.containers, usage), -1)
+    give_back(state, reservation.owner.namespace, holding.sums)
 
 
-def _slices_of(allocation: Allocation) -> dict[str, tuple[MigSlice, ...]]:
-    """The MIG slices that the allocation holds of each device, each slice once; few pods have any."""
-    found: dict[str, dict[tuple[str, int], MigSlice]] = {}
-    for container in allocation.reservation.containers:
-        if allocation.init_done and container.kind is ContainerKind.INIT:
-            continue
+def _holding_of(allocation: Allocation) -> Holding:
+    containers, init_done = allocation.reservation.containers, allocation.init_done
+    usage = usage_of(containers, init_done=init_done)
+    mig: dict[str, dict[tuple[str, int], MigSlice]] = {}
+    vendors: dict[str, str] = {}
+    for container in containers:
+        counts = not (init_done and container.kind is ContainerKind.INIT)
         for share in container.shares:
-            if share.mig is not None:
-                found.setdefault(share.uuid, {})[share.mig.profile, share.mig.placement.start] = share.mig
-    return {uuid: tuple(slices.values()) for uuid, slices in found.items()} if found else _NO_SLICES
+            vendors[share.uuid] = share.vendor
+            if counts and share.mig is not None:
+                mig.setdefault(share.uuid, {})[share.mig.profile, share.mig.placement.start] = share.mig
+    sums: dict[str, tuple[int, int]] = {}
+    for uuid, used in usage.items():
+        memory, cores = sums.get(vendors[uuid], (0, 0))
+        sums[vendors[uuid]] = (memory + used.memory, cores + used.cores)
+    return Holding(usage, sums, {uuid: tuple(slices.values()) for uuid, slices in mig.items()} if mig else _NO_SLICES)
 
 
 def _without(slices: tuple[MigSlice, ...], gone: tuple[MigSlice, ...]) -> tuple[MigSlice, ...]:
-    if not gone:
-        return slices
     left = list(slices)
     for each in gone:
         left.remove(each)
     return tuple(left)
-
-
-def _by_vendor(containers: tuple[ContainerShares, ...], usage: Mapping[str, DeviceUsage]) -> dict[str, tuple[int, int]]:
-    """Memory and cores of a usage, summed per vendor."""
-    sums: dict[str, tuple[int, int]] = {}
-    counted: set[str] = set()
-    for container in containers:
-        for share in container.shares:
-            used = usage.get(share.uuid)
-            if used is not None and share.uuid not in counted:
-                counted.add(share.uuid)
-                memory, cores = sums.get(share.vendor, (0, 0))
-                sums[share.vendor] = (memory + used.memory, cores + used.cores)
-    return sums
 
 
 def _with_instance(container: ContainerShares, event: MigInstanceCreated) -> ContainerShares:

@@ -30,6 +30,14 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 NOTHING_HELD: Final = Held()
 
 
+class Holding(msgspec.Struct, frozen=True, gc=False):
+    """What one allocation holds: usage and MIG slices by device, memory and cores by vendor. Follows from the allocation."""
+
+    usage: dict[str, DeviceUsage]
+    sums: dict[str, tuple[int, int]]
+    mig: dict[str, tuple[MigSlice, ...]]
+
+
 class Mark(msgspec.Struct, frozen=True, gc=False):
     """What is known against a device that is not registered now: it comes back with it."""
 
@@ -87,10 +95,13 @@ class ClusterState(_Kept, kw_only=True):
     An allocation changes `held`; what the devices of its node show of that (`used`, `mig_in_use`) follows when somebody reads
     `nodes`, once for however many events came in between. `behind` names the nodes in `shown` that this is still due for.
     Both are for `nodes` alone: everybody else, the fold included, reads `nodes`, which is never behind.
+
+    `holdings` keeps by allocation id what was worked out when it began to count, for when it ends.
     """
 
     shown: dict[str, NodeState] = msgspec.field(default_factory=dict)
     behind: dict[str, None] = msgspec.field(default_factory=dict)
+    holdings: dict[str, Holding] = msgspec.field(default_factory=dict)
     touched: dict[str, None] = msgspec.field(default_factory=dict)
     oddities: deque[Oddity] = msgspec.field(default_factory=lambda: deque(maxlen=KEPT_ODDITIES))
 
