@@ -115,7 +115,7 @@ def _apply(state: ClusterState, event: Event, node: str, epoch: int) -> None:  #
             | AllocationLapsed()
             | AllocationFailed()
         ):
-            allocations.apply_allocation(state, event)
+            allocations.apply_allocation(state, event, node)
         case NodeRegistered() | NodeLost() | NodeBack() | NodeRemoved():
             nodes.apply_node(state, event, node, epoch)
         case DeviceHealthChanged() | DeviceCordoned() | DeviceUncordoned():
@@ -123,7 +123,7 @@ def _apply(state: ClusterState, event: Event, node: str, epoch: int) -> None:  #
         case HealthWatchPaused() | HealthWatchResumed():
             nodes.apply_watch(state, event, node)
         case MigInstanceCreated():
-            allocations.realised(state, event)
+            allocations.realised(state, event, node)
         case QuotaChanged():
             quotas.changed(state, event)
         case PolicyChanged():
