@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from hami.domain.allocation import Allocation
 from hami.domain.cluster import ClusterSnapshot
 from hami.domain.errors import HamiError, InvalidInput, StoreUnavailable
+from hami.domain.pod import Pod
 from hami.scheduler.admission import (
     Binding,
     Request,
@@ -74,7 +75,9 @@ class Webhook:
 
     async def _mutate(self, review: Review, request: Request) -> bytes:
         version, uid = review.api_version, request.uid
-        # 1. Only the creation of a pod can be changed.
+        # 1. Only the creation of a pod can be changed, and of a container that joins it later.
+        if (request.operation, request.sub_resource) == ("UPDATE", "ephemeralcontainers"):
+            return self._debuggers(review, request)
         if request.operation != "CREATE" or request.sub_resource or request.resource.resource not in {"pods", ""}:
             return allowed(version, uid)
         pod = decode_pod(request.object, "request.object")
@@ -93,6 +96,10 @@ class Webhook:
                 return allowed(version, uid, message=message)
             case Admitted(patch=patch, warnings=warnings):
                 return allowed(version, uid, patch=patch, warnings=warnings)
+
+    def _debuggers(self, review: Review, request: Request) -> bytes:
+        old, new = decode_pod(request.old_object, "request.oldObject"), decode_pod(request.object, "request.object")
+        return allowed(review.api_version, request.uid, patch=admit.debuggers(old or Pod(), new or Pod()).patch)
 
     async def _validate(self, review: Review, request: Request) -> bytes:
         version, uid = review.api_version, request.uid

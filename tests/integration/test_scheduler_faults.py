@@ -201,9 +201,19 @@ def _asking(gpus: bytes) -> bytes:
     return b'"Pod":{"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"' + gpus + b'"}}}]}}'
 
 
+ASKING = b'"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"1"}}}]}'
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
+        (b'{"Pod":{"metadata":{"name":"x","namespace":"d","uid":""},' + ASKING + b'},"NodeNames":["n1"]}', "Pod.metadata.uid"),
+        (b'{"Pod":{"metadata":{"name":"x","uid":"u"},' + ASKING + b'},"NodeNames":["n1"]}', "Pod.metadata.namespace"),
+        (
+            b'{"Pod":{"metadata":{"name":"x","namespace":"d","uid":"' + b"u" * 300 + b'"},' + ASKING + b'},"NodeNames":["n1"]}',
+            "must not have more than 253 characters",
+        ),
+        (b'{"Pod":{"spec":{"containers":[' + b'{"x":[' * 50_000, "recursion"),
         (b"", "truncated"),
         (b'{"Pod":{"metadata":{"name":"x"', "truncated"),
         (b'{"Pod":null,"NodeNames":["n1"]}', "extender args missing pod"),

@@ -112,7 +112,7 @@ def _apply(state: ClusterState, event: Event, node: str, epoch: int) -> None:  #
         case AllocationBound():
             allocations.bound(state, event)
         case AllocationPrepared():
-            allocations.prepared(state, event)
+            allocations.prepared(state, event, node)
         case AllocationReleased():
             allocations.released(state, event)
         case AllocationShrunk():
@@ -128,7 +128,7 @@ def _apply(state: ClusterState, event: Event, node: str, epoch: int) -> None:  #
         case HealthWatchPaused() | HealthWatchResumed():
             nodes.apply_watch(state, event, node)
         case MigInstanceCreated():
-            allocations.realised(state, event)
+            allocations.realised(state, event, node)
         case QuotaChanged():
             quotas.changed(state, event)
         case PolicyChanged():
