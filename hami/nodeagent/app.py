@@ -1,5 +1,6 @@
 """The agent's composition root: one node's devices, from the library to the kubelet and to the log."""
 
+import os
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -168,7 +169,7 @@ class Agent:
 
     def _edits(self, number: int) -> tuple[ContainerEdits, str]:
         """The same answer for everyone, but for the number of the folder; nothing here waits for anybody."""
-        present = frozenset(source for source in self._hook.sources if Path(source).exists())
+        present = frozenset(source for source in self._hook.sources if os.path.exists(source))  # noqa: PTH110 - Path.exists raises where it may not look
         cache_dir = self._caches.make(number) if present else ""
         return anonymous_edits(self._hook, present=present, cache_dir=cache_dir), cache_dir
 

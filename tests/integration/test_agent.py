@@ -20,6 +20,7 @@ from hami.nodeagent.backends.simulated import SimulatedBackend, simulated_cards
 from hami.nodeagent.decide.faults import Fault
 from hami.nodeagent.decide.faults import FaultKind as Seen
 from hami.nodeagent.podresources import read_checkpoint
+from hami.nodeagent.state import StateFile
 from hami.sim.kubelet.api import InMemoryApi
 from hami.sim.kubelet.node import SimKubelet
 from tests.support.agents import QUICK, LogVoice, StoreAway, World, agent_on, reservation, settings_for
@@ -265,6 +266,19 @@ async def test_a_restart_of_the_agent_launders_no_fault(kubelet: SimKubelet, fol
         [event] = again.publisher.of(NodeRegistered)
         assert [device.health for device in event.devices] == [Health.UNHEALTHY, Health.HEALTHY]
         assert again.publisher.of(DeviceHealthChanged) == []
+
+
+async def test_a_full_disk_takes_nothing_from_the_kubelet(
+    world: World, folder: Path, backend: SimulatedBackend, api: InMemoryApi
+) -> None:
+    in_the_way = folder / "state" / "agent-state.new"
+    in_the_way.mkdir()
+    backend.strike(UUIDS[0], 79)
+    await offered(api, "20", "10")
+    assert world.agent.memory.trouble
+    in_the_way.rmdir()
+    await wait_until(lambda: not world.agent.memory.trouble, "the state to be saved after all")
+    assert StateFile(folder / "state").load().cards[UUIDS[0]].health is Health.UNHEALTHY
 
 
 async def test_a_library_that_stops_answering_makes_cards_unknown_until_it_answers(

@@ -91,7 +91,7 @@ def observe(card: CardHealth, fault: Fault, policy: HealthPolicy, *, now: EpochM
         after = msgspec.structs.replace(card, unreachable=said, clean_since_ms=EpochMs(0))
         return _observation(card, after, said, policy, fresh=card.unreachable != said)
     opened = _classify(fault, policy, now, boot_id)
-    fresh = all(old.key != opened.key or now - old.last_ms >= BURST_MS for old in card.faults)
+    fresh = all(old.key != opened.key or abs(now - old.last_ms) >= BURST_MS for old in card.faults)
     after = msgspec.structs.replace(card, faults=_join(card.faults, opened), clean_since_ms=EpochMs(0))
     return _observation(card, after, _describe(fault), policy, fresh=fresh)
 
@@ -114,7 +114,7 @@ def recover(card: CardHealth, evidence: Evidence, policy: HealthPolicy, *, now: 
         return Observation(card=card)
     if not all(_proven(fault, evidence) for fault in open_faults) or card.unreachable:
         return Observation(card=msgspec.structs.replace(card, clean_since_ms=EpochMs(0)))
-    since = card.clean_since_ms or now
+    since = card.clean_since_ms if 0 < card.clean_since_ms <= now else now  # a clock that was set back starts the hold anew
     if now - since < max(HOLD_MS[fault.severity] for fault in open_faults):
         return Observation(card=msgspec.structs.replace(card, clean_since_ms=since))
     recent = tuple(at for at in card.recoveries if now - at < FLAP_WINDOW_MS)
