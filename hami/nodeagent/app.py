@@ -98,6 +98,7 @@ class Agent:
             boot_id=boot_id,
             clock=clock,
             timing=self._timing.health,
+            tenants=self.book.tenants,
         )
         config, facts = _node_config(settings), _facts(settings, node_uid, boot_id, version)
         self.registrar = Registrar(backend, self.board, self.memory, publisher, health=self.health, config=config, facts=facts)

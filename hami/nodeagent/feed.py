@@ -6,7 +6,7 @@ from typing import Final, Protocol
 import anyio
 import msgspec
 
-from hami.domain.allocation import Phase, PodOwner, Reservation
+from hami.domain.allocation import Phase, PodOwner, Reservation, shares_of
 from hami.domain.errors import StoreUnavailable
 from hami.domain.units import EpochMs
 from hami.events.catalog.allocation import (
@@ -62,6 +62,14 @@ class ReservationBook:
 
     def _newest_first(self) -> Iterator[Reservation]:
         return (known.reservation for known in reversed(self._known.values()) if isinstance(known.reservation.owner, PodOwner))
+
+    def tenants(self, uuid: str) -> tuple[str, ...]:
+        """Uids of the owners that hold a share of a card and may be running."""
+        return tuple(
+            known.reservation.owner.uid
+            for known in self._known.values()
+            if known.phase is Phase.BOUND and any(share.uuid == uuid for share in shares_of(known.reservation.containers))
+        )
 
     def likely_cards(self, size: int, served: Callable[[str, str], bool]) -> tuple[str, ...]:
         """The cards of a bound container of that size which has not been served yet: a hint, right or not."""

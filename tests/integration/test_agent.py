@@ -17,7 +17,7 @@ from hami.events.catalog.handshake import DIGEST, HandshakeReported, HandshakeRe
 from hami.events.catalog.node import NodeRegistered
 from hami.events.memory import MemoryStore
 from hami.nodeagent.backends.simulated import SimulatedBackend, simulated_cards
-from hami.nodeagent.decide.faults import Fault
+from hami.nodeagent.decide.faults import Counters, Fault
 from hami.nodeagent.decide.faults import FaultKind as Seen
 from hami.nodeagent.podresources import read_checkpoint
 from hami.nodeagent.state import StateFile
@@ -300,6 +300,53 @@ async def test_a_driver_that_comes_late_is_waited_for(
         assert world.publisher.of(NodeRegistered) == []
         backend.break_library("")
         await offered(api, "20", "20")
+
+
+async def test_uncorrected_errors_are_seen_without_any_xid_and_survive_a_restart(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+) -> None:
+    backend.count(UUIDS[0], Counters(uncorrected=2, remap_pending=False))
+    async with agent_on(folder, backend) as world:
+        await wait_until(lambda: world.publisher.of(FaultObserved), "the growth")
+        [event] = world.publisher.of(FaultObserved)
+        assert (event.device, event.kind, event.code) == (UUIDS[0], FaultKind.ECC, 2)
+        [changed] = world.publisher.of(DeviceHealthChanged)
+        assert (changed.now, changed.reason) == (Health.SUSPECT, "uncorrected ECC errors")
+    async with agent_on(folder, backend) as again:
+        await connected(kubelet, again)
+        backend.count(UUIDS[0], Counters(uncorrected=5, remap_pending=False))
+        backend.count(UUIDS[1], Counters(uncorrected=1, remap_pending=False))
+        await wait_until(lambda: again.publisher.of(FaultObserved), "the other card's growth")
+        assert UUIDS[1] in {event.device for event in again.publisher.of(FaultObserved)}
+        assert all(event.code != 5 for event in again.publisher.of(FaultObserved))
+
+
+async def test_a_link_fault_makes_linked_cards_suspect_and_no_other(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi
+) -> None:
+    cards = list(simulated_cards(3))
+    cards[1] = msgspec.structs.replace(cards[1], pair_scores={cards[0].uuid: 110})
+    backend = SimulatedBackend(tuple(cards))
+    async with agent_on(folder, backend) as world:
+        await offered(api, "30", "30")
+        backend.strike(cards[0].uuid, 74)
+        await offered(api, "30", "20")
+        await wait_until(lambda: len(world.publisher.of(DeviceHealthChanged)) == 2, "both ends of the link")
+        told = {event.device: event.now for event in world.publisher.of(DeviceHealthChanged)}
+        assert told == {cards[0].uuid: Health.UNHEALTHY, cards[1].uuid: Health.SUSPECT}
+        assert [event.device for event in world.publisher.of(FaultObserved)] == [cards[0].uuid]
+
+
+async def test_a_library_that_hangs_after_a_firmware_fault_takes_the_node(
+    world: World, backend: SimulatedBackend, api: InMemoryApi
+) -> None:
+    backend.strike(UUIDS[0], 119)
+    await offered(api, "20", "10")
+    backend.break_library("no answer")
+    await offered(api, "20", "0")
+    backend.break_library("")
+    await wait_until(lambda: world.agent.health.health_of(UUIDS[1]) is Health.UNHEALTHY, "the other card to stay down")
+    assert any("hangs since" in event.detail for event in world.publisher.of(FaultObserved))
 
 
 async def test_an_unmonitored_card_is_told_once_and_stays_offered(
