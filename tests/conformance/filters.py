@@ -86,7 +86,8 @@ def decide(case: Case) -> Answer:
 
 
 def odd_quantity(case: Case) -> bool:
-    """Is any NVIDIA quantity of the pod other than a plain whole number within 32 bits?"""
+    """Is any quantity of a vendor's resource other than a plain whole number within 32 bits?"""
+    names = {name for vendor in vendors_for(case) for name in vendor.resources.all()}
     spec = case["input"]["pod"]["spec"]
     for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
         for side in (
@@ -94,19 +95,20 @@ def odd_quantity(case: Case) -> bool:
             (container.get("resources") or {}).get("requests") or {},
         ):
             for name, value in side.items():
-                if name.startswith("nvidia.com/") and (not _PLAIN.fullmatch(str(value)) or int(value) >= 2**31):
+                if name in names and (not _PLAIN.fullmatch(str(value)) or int(value) >= 2**31):
                     return True
     return False
 
 
 def _read_otherwise(case: Case) -> bool:
     """Does the pod write memory in bytes (`16Gi`), or a nought that HAMi cannot read (`0.0`)?"""
+    names = {vendor.resources.memory for vendor in vendors_for(case)} - {""}
     spec = case["input"]["pod"]["spec"]
     for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
         for side in ("limits", "requests"):
-            written = str(((container.get("resources") or {}).get(side) or {}).get("nvidia.com/gpumem", ""))
-            if written.endswith("i") or re.fullmatch(r"0\.0+", written):
-                return True
+            for name, value in ((container.get("resources") or {}).get(side) or {}).items():
+                if name in names and (str(value).endswith("i") or re.fullmatch(r"0\.0+", str(value))):
+                    return True
     return False
 
 
@@ -154,12 +156,32 @@ def _usage(case: Case, answer: Answer) -> list[str]:
     return [] if ours == theirs else [difference("usage", ours, theirs)]
 
 
-def plain(containers: tuple[ContainerShares, ...]) -> list[list[tuple[str, str, int, int]]]:
-    return [[(share.uuid, share.model, share.memory, share.cores) for share in each.shares] for each in containers]
+Rows = list[list[tuple[str, str, int, int]]]
 
 
-def _recorded_devices(alternative: Case) -> list[list[tuple[str, str, int, int]]]:
-    return [[(d[0], d[1], d[2], d[3]) for d in container] for container in (alternative["devices"].get(nvidia.WORD) or [])]
+def plain(containers: tuple[ContainerShares, ...]) -> dict[str, Rows]:
+    """Per vendor word and container, as the recordings have it."""
+    words = dict.fromkeys(share.vendor for each in containers for share in each.shares)
+    return {
+        word: [
+            [(share.uuid, share.model, share.memory, share.cores) for share in each.shares if share.vendor == word]
+            for each in containers
+        ]
+        for word in words
+    }
+
+
+def _recorded_devices(case: Case, alternative: Case) -> dict[str, Rows]:
+    words = {each.word for each in vendors_for(case)}
+    return {
+        word: rows
+        for word, raws in alternative["devices"].items()
+        if word in words and any(rows := [[(d[0], d[1], d[2], d[3]) for d in container] for container in raws or ()])
+    }
+
+
+def _filled(rows: dict[str, Rows]) -> dict[str, Rows]:
+    return {word: [each for each in containers if each] for word, containers in rows.items()}
 
 
 def _moved(case: Case) -> bool:
@@ -171,9 +193,9 @@ def _same_node(case: Case, answer: Answer, name: str, alternative: Case) -> bool
         return bool(answer.failed.get(name) == alternative["failed"])
     if name not in answer.scores:
         return False
-    ours, theirs = plain(answer.fits[name]), _recorded_devices(alternative)
+    ours, theirs = plain(answer.fits[name]), _recorded_devices(case, alternative)
     if _moved(case):
-        ours, theirs = [each for each in ours if each], [each for each in theirs if each]
+        ours, theirs = _filled(ours), _filled(theirs)
     close = abs(np.float32(alternative["score"]) - np.float32(answer.scores[name])) <= 1e-6 * max(1, abs(alternative["score"]))
     return bool(ours == theirs and close)
 
@@ -217,13 +239,16 @@ def _outcome(case: Case, answer: Answer) -> list[str]:
 
 def _written(case: Case, answer: Answer, result: Placement, recorded: Case) -> list[str]:
     node = answer.snapshot.nodes[result.node]
-    ours = binding_annotations(result.containers, answer.vendors, reservation_id="r", node=node, now_s=1_700_000_000)
+    ours = binding_annotations(
+        result.containers, answer.vendors, reservation_id="r", node=node, now_s=1_700_000_000, request=answer.request
+    )
+    device_keys = {key for vendor in answer.vendors for key in (vendor.keys.allocated, vendor.keys.to_allocate)}
     found = []
     for key, value in recorded["annotations"].items():
         mine = ours.get(key, "")
-        if value == "<unix_s>":
+        if value in {"<unix_s>", "<unix_ns>"}:
             same = bool(_UNIX.match(mine))
-        elif _moved(case) and key in {nvidia.KEYS.allocated, nvidia.KEYS.to_allocate}:
+        elif _moved(case) and key in device_keys:
             same = [each for each in mine.split(";") if each] == [each for each in value.split(";") if each]
             same = same and mine.count(";") == len(answer.request.containers)
         elif _moved(case) and key == nvidia.KEYS.mig:
@@ -234,7 +259,7 @@ def _written(case: Case, answer: Answer, result: Placement, recorded: Case) -> l
             found.append(difference(f"annotations[{key}]", mine, value))
     if not _moved(case) and not any(tag.endswith("B5") for tag in case["tags"]):
         held = {uuid: (each.memory, each.cores, each.slots) for uuid, each in usage_of(result.containers).items()}
-        theirs = {d[0]: (d[2], d[3], d[4]) for container in recorded["reserved"].get(nvidia.WORD, ()) for d in container}
+        theirs = {d[0]: (d[2], d[3], d[4]) for rows in recorded["reserved"].values() for container in rows for d in container}
         if held != theirs:
             found.append(difference("reserved", held, theirs))
     return found
@@ -252,7 +277,7 @@ def _positions_moved(case: Case, answer: Answer) -> bool:
     if not _moved(case) or not isinstance(answer.result, Placement):
         return False
     alternatives = case["expect"]["nodes"][answer.result.node]
-    return plain(answer.result.containers) not in [_recorded_devices(each) for each in alternatives if "devices" in each]
+    return plain(answer.result.containers) not in [_recorded_devices(case, each) for each in alternatives if "devices" in each]
 
 
 def _explained(case: Case, answer: Answer) -> str:
@@ -271,12 +296,16 @@ def _explained(case: Case, answer: Answer) -> str:
     if isinstance(answer.result, Placement) and _init_units(answer.result.containers) and not _verdicts(case, answer):
         return "init-units"
     if "sort_unstable_over_12" in tags and all(
-        sorted(map(sorted, plain(answer.fits.get(name, ())))) == sorted(map(sorted, _recorded_devices(each[0])))
+        _sorted(plain(answer.fits.get(name, ()))) == _sorted(_recorded_devices(case, each[0]))
         for name, each in case["expect"]["nodes"].items()
         if "devices" in each[0]
     ):
         return "sort"
     return ""
+
+
+def _sorted(rows: dict[str, Rows]) -> dict[str, list[list[tuple[str, str, int, int]]]]:
+    return {word: sorted(map(sorted, containers)) for word, containers in rows.items()}
 
 
 def _no_candidates(case: Case) -> Outcome:
