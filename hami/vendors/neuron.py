@@ -6,6 +6,7 @@ How many cores a device has is the node's own fact. Cores are asked one, or two 
 from collections.abc import Mapping
 from typing import Final
 
+from hami.domain.allocation import DeviceShare
 from hami.domain.device import Device
 from hami.domain.errors import InvalidInput
 from hami.domain.pod import Container, Node, Pod
@@ -109,21 +110,23 @@ def discover(node: Node, vendor: Vendor) -> tuple[Device, ...]:
 
 
 def annotate(writing: Writing, vendor: Vendor) -> Mapping[str, str]:
-    """The device plugin reads one list for the pod: device numbers, or core numbers where cores were asked."""
-    by_cores = any(each.form == vendor.resources.cores for c in writing.request.containers for each in c.requests)
+    """One list for the whole pod: device numbers of containers that asked for devices, core numbers of the others."""
+    slots = {each.device.uuid: each.device.slots for each in writing.node.devices}
+    numbers: list[int] = []
+    by_cores = False
+    for container, asked in zip(writing.containers, writing.request.containers, strict=True):
+        cores = next((each.cores for each in asked.requests if each.vendor == vendor.word), 0)
+        by_cores = by_cores or cores > 0
+        for share in container.shares:
+            numbers += _core_numbers(share, slots.get(share.uuid, _PER_DEVICE))[:cores] if cores else [share.index]
     found = {
+        "AWS_NEURON_IDS": ",".join(map(str, numbers)),
         "NEURON_ALLOCATED": "false",
         "NEURON_ALLOC_TIME": str(writing.now_s * 10**9),
         "aws.amazon.com/predicate-node": writing.node.name,
     }
-    shares = [share for container in writing.containers for share in container.shares]
-    if not by_cores:
-        return found | {"AWS_NEURON_IDS": ",".join(str(share.index) for share in shares)}
-    per_device = {each.device.uuid: each.device.slots for each in writing.node.devices}
-    numbers = [
-        share.index * per_device.get(share.uuid, _PER_DEVICE) + bit
-        for share in shares
-        for bit in range(share.cores.bit_length())
-        if share.cores >> bit & 1
-    ]
-    return found | {"AWS_NEURON_IDS": ",".join(map(str, numbers)), "NEURON_RESOURCE_TYPE": vendor.resources.cores}
+    return found | ({"NEURON_RESOURCE_TYPE": vendor.resources.cores} if by_cores else {})
+
+
+def _core_numbers(share: DeviceShare, per_device: int) -> list[int]:
+    return [share.index * per_device + bit for bit in range(share.cores.bit_length()) if share.cores >> bit & 1]

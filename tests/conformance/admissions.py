@@ -11,7 +11,14 @@ from hami.domain.pod import Pod
 from hami.scheduler.decide.admit import AdmissionSettings, Admitted, Denied, mutate
 from hami.vendors import identity
 from hami.vendors.requests import pod_request
-from tests.conformance.filters import odd_quantity, requests_as_recorded
+from tests.conformance.filters import (
+    neuron_otherwise,
+    odd_quantity,
+    read_otherwise,
+    refusal_explained,
+    requests_as_recorded,
+    same_requests,
+)
 from tests.conformance.outcome import PASSED, Outcome, difference, documented, failed, not_covered
 from tests.conformance.world import Case, pod_of, snapshot_of, vendors_for
 
@@ -24,10 +31,12 @@ def check_requests(case: Case) -> Outcome:
         return not_covered("registration order decides")
     try:
         ours = requests_as_recorded(pod_request(pod_of(case["input"]["pod"]), vendors_for(case)))
-    except InvalidInput:
-        return documented("B7") if odd_quantity(case) else failed("refused")
-    if ours != recorded:
-        return failed(difference("requests", ours, recorded))
+    except InvalidInput as error:
+        fault = refusal_explained(case, error)
+        return documented(fault) if fault else failed(difference("refused", error, recorded))
+    if not same_requests(ours, recorded):
+        fault = "B7" if read_otherwise(case) else "neuron" if neuron_otherwise(case) else ""
+        return documented(fault) if fault else failed(difference("requests", ours, recorded))
     return PASSED
 
 
