@@ -30,7 +30,6 @@ MEMORY_ENV: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 CORES_ENV: Final = "CUDA_DEVICE_SM_LIMIT"
 RESERVATION_ENV: Final = "HAMI_RESERVATION"
 
-NO_DEVICE: Final = "void"
 LIST_IN_MOUNTS: Final = "/var/run/nvidia-container-devices"
 
 MOST_DEVICES: Final = 128

@@ -18,6 +18,7 @@ from tests.integration.test_scheduler import WHOLE
 from tests.support.builders import a_device
 from tests.support.objects import pod as pod_object
 from tests.support.scheduler import Caller, Obj, World
+from tests.support.waiting import wait_until
 
 
 async def _placed(caller: Caller, pod: Obj, name: str = "n1") -> None:
