@@ -79,20 +79,31 @@ def lives(count: int, nodes: int, *, seed: int = 1) -> Iterator[Draft]:
             yield Draft(event=event, node=taken.node, subject=taken.owner.uid)
 
 
-def standing(nodes: int, *, seed: int = 2) -> Iterator[Draft]:
-    """Pods that stay: each node loaded between 0 and 70 %, a quarter of the cards idle, one card for a pod."""
+def bound_pods(count: int, nodes: int, *, seed: int = 2) -> Iterator[Reservation]:
+    """Pods that stay, one card each: nodes are loaded unevenly, between nothing and about 70 % of their memory."""
     draw = random.Random(seed)
-    i = 1_000_000
-    for node in range(nodes):
-        load = draw.uniform(0.0, 0.7)
+    appetite = [draw.uniform(0.0, 0.7) for _ in range(nodes)]
+    taken: dict[tuple[int, int], int] = {}
+    made = 0
+    while made < count:
+        node, device = draw.randrange(nodes), draw.randrange(DEVICES_PER_NODE)
+        share = taken.get((node, device), 0)
+        if (share + 1) / 10 > appetite[node]:
+            appetite[node] = min(0.7, appetite[node] + 0.001)
+            continue
+        taken[node, device] = share + 1
         capacity = 81920 if node % 5 < 3 else 23028
-        for device in range(DEVICES_PER_NODE):
-            if draw.random() < 0.25:
-                continue
-            for _ in range(int(load * 10)):
-                taken = reservation(i, node, [device], memory=capacity // 12, cores=draw.randrange(0, 9))
-                i += 1
-                yield Draft(event=AllocationReserved(reservation=taken), node=taken.node, subject=taken.owner.uid)
+        yield reservation(1_000_000 + made, node, [device], memory=capacity // 12, cores=draw.randrange(0, 9))
+        made += 1
+
+
+def standing(count: int, nodes: int) -> Iterator[Draft]:
+    """The same pods as events: reserved and bound."""
+    for taken in bound_pods(count, nodes):
+        pod = taken.owner.uid
+        yield Draft(event=AllocationReserved(reservation=taken), node=taken.node, subject=pod)
+        bound = AllocationBound(reservation=taken.id, owner_uid=pod, namespace="default")
+        yield Draft(event=bound, node=taken.node, subject=pod)
 
 
 @asynccontextmanager

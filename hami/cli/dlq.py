@@ -3,11 +3,11 @@
 import re
 from typing import TYPE_CHECKING
 
-import anyio
 import click
 
 from hami.cli.exits import NotFound
 from hami.cli.output import print_json, print_table
+from hami.cli.process import run_verb
 from hami.cli.session import Session, Verb, pass_session
 from hami.cli.store import open_client
 from hami.cli.when import shown
@@ -27,7 +27,7 @@ def command() -> None:
 @pass_session
 def show(session: Session) -> None:
     """List dead letters, oldest first: which node sent them, what they are, and why they were refused."""
-    anyio.run(_list, session)
+    run_verb(_list, session)
 
 
 async def _list(session: Session) -> None:
@@ -63,7 +63,7 @@ def again(session: Session, letter: str) -> None:
     """
     if not re.fullmatch(r"\d+-\d+", letter):
         raise InvalidInput("ID", letter, "use an id from `hami dlq list`")
-    anyio.run(_replay, session, letter)
+    run_verb(_replay, session, letter)
 
 
 async def _replay(session: Session, identity: str) -> None:

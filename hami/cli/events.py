@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncIterator
 
-import anyio
 import click
 
 from hami.cli.filters import EventFilter
 from hami.cli.output import print_json, print_line
 from hami.cli.places import find_record, start_for, until_head
+from hami.cli.process import run_verb
 from hami.cli.session import Session, Verb, pass_session
 from hami.cli.store import open_store
 from hami.cli.when import parse_moment
@@ -32,7 +32,7 @@ def command() -> None:
 def tail(session: Session, node: str, types: tuple[str, ...], subject: str, pod: str, since: str, follow: bool) -> None:
     """Print events as they are recorded, oldest first; with --output json one object a line."""
     wanted = EventFilter(node=node, types=types, subject=subject, pod=pod)
-    anyio.run(_tail, session, wanted, since, follow)
+    run_verb(_tail, session, wanted, since, follow)
 
 
 async def _tail(session: Session, wanted: EventFilter, since: str, follow: bool) -> None:
@@ -64,7 +64,7 @@ def show(session: Session, event: str) -> None:
 
     ID is g:123, an event id (producer/epoch/seq), or a stream entry id (1700000000000-0).
     """
-    anyio.run(_show, session, event)
+    run_verb(_show, session, event)
 
 
 async def _show(session: Session, event: str) -> None:

@@ -2,10 +2,10 @@
 
 import time
 
-import anyio
 import click
 
 from hami.cli.output import print_json
+from hami.cli.process import run_verb
 from hami.cli.session import Session, Verb, pass_session
 from hami.cli.store import open_client
 
@@ -18,7 +18,7 @@ def command(session: Session, replace_functions: bool) -> None:
 
     Safe to run again, and by several at once. A store that already has an identity keeps it.
     """
-    anyio.run(_init, session, replace_functions)
+    run_verb(_init, session, replace_functions)
 
 
 async def _init(session: Session, replace_functions: bool) -> None:

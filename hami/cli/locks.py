@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import anyio
 import click
 
 from hami.cli.output import print_json, print_table
+from hami.cli.process import run_verb
 from hami.cli.session import Session, Verb, pass_session
 from hami.cli.store import open_store
 from hami.cli.when import shown_span
@@ -17,7 +17,7 @@ from hami.events.lease import LockState
 @pass_session
 def command(session: Session) -> None:
     """Show locks that are held or waited for: holder, time left unless renewed, and who waits, first in line first."""
-    anyio.run(_locks, session)
+    run_verb(_locks, session)
 
 
 async def _locks(session: Session) -> None:

@@ -1,11 +1,11 @@
 """`hami state`: the cluster as decisions see it, now or at any recorded moment."""
 
-import anyio
 import click
 
 from hami.cli.exits import NotFound
 from hami.cli.output import print_json, print_table
 from hami.cli.past import snapshot_at
+from hami.cli.process import run_verb
 from hami.cli.session import Session, Verb, pass_session
 from hami.cli.state_view import allocation_rows, as_json, device_rows, node_rows, quota_rows
 from hami.cli.store import open_store
@@ -23,7 +23,7 @@ def command(session: Session, at: str, node: str) -> None:
 
     The state is rebuilt from the log up to the moment; nothing is asked of Kubernetes.
     """
-    anyio.run(_state, session, at, node)
+    run_verb(_state, session, at, node)
 
 
 async def _state(session: Session, at: str, node: str) -> None:

@@ -22,6 +22,17 @@ class Delivery(StrEnum):
     ORDERED = "ordered"
 
 
+class Visible(StrEnum):
+    """What NVIDIA_VISIBLE_DEVICES of a container holds on a node: the container's runtime reads it there."""
+
+    UUID = "uuid"
+    INDEX = "index"
+    MOUNTS = "mounts"
+    """Only that the list is in the mounts (strategy `volume-mounts`)."""
+    NOTHING = "nothing"
+    """No device by this way: CDI brings them."""
+
+
 class NodeState(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One node. `devices` keep registration order within a vendor; their order decides ties, as HAMi's does.
 
@@ -34,6 +45,7 @@ class NodeState(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     epoch: int = 0
     liveness: Liveness = Liveness.LIVE
     delivery: Delivery = Delivery.IDENTITY
+    visible: Visible = Visible.UUID
     devices: tuple[DeviceState, ...] = ()
     quarantine: str = ""
     health_paused_by: str = ""

@@ -18,6 +18,9 @@ from hami.events.upcast import UPCASTERS
 
 _encoder = msgspec.json.Encoder()
 _envelope_decoder = msgspec.json.Decoder(Envelope)
+_UNREADABLE: Final = (msgspec.DecodeError, msgspec.ValidationError, RecursionError)
+"""Nesting too deep to be read is the sender's doing, as broken JSON is."""
+
 _newest: Final[Mapping[str, type[Event]]] = {each.TYPE: each for each in EVENT_TYPES}
 _decoders: Final[Mapping[tuple[str, int], Callable[[msgspec.Raw], Event]]] = {
     key: msgspec.json.Decoder(kind).decode for key, kind in BY_TYPE.items()
@@ -31,7 +34,7 @@ def encode_envelope(envelope: Envelope) -> bytes:
 def decode_envelope(raw: bytes) -> Envelope:
     try:
         return _envelope_decoder.decode(raw)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except _UNREADABLE as error:
         shown = raw[:200].decode("utf-8", "replace")
         raise InvalidInput("envelope", shown, str(error)) from error
 
@@ -42,7 +45,7 @@ def decode_event(envelope: Envelope) -> Event | Unknown | Undecodable:
         return _decode_old(envelope)
     try:
         return decode(envelope.data)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except _UNREADABLE as error:
         return Undecodable(envelope.type, str(error))
 
 
@@ -55,7 +58,7 @@ def _decode_old(envelope: Envelope) -> Event | Unknown | Undecodable:
         for schema in range(envelope.schema, newest.SCHEMA):
             payload = UPCASTERS[envelope.type, schema](payload)
         return msgspec.convert(payload, newest)
-    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as error:
+    except (*_UNREADABLE, KeyError, TypeError) as error:
         return Undecodable(envelope.type, str(error))
 
 
@@ -86,7 +89,7 @@ def decode_record(entry: str, raw: bytes, where: bytes) -> Record:
     position = Position(place.g, entry)
     try:
         envelope = _envelope_decoder.decode(raw)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except _UNREADABLE as error:
         return Record(position=position, envelope=_MALFORMED, event=Undecodable("", str(error)), versions=place.v)
     return Record(position=position, envelope=envelope, event=decode_event(envelope), versions=place.v)
 

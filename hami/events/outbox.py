@@ -236,6 +236,7 @@ class Outbox:
             try:
                 self._state = await self._spool.open(self._new_epoch)
             except StoreUnavailable:
+                self._stuck_since = self._stuck_since or anyio.current_time()
                 await backoff.wait()
         self._spooled.set()
         async with anyio.create_task_group() as tasks:
@@ -362,8 +363,9 @@ class Outbox:
             event = decode_event(envelope)
             if not isinstance(event, Unknown | Undecodable):
                 items.append(Published(_draft_of(envelope, event), envelope.occurred_ms))
+        epoch = max(self._new_epoch(), self._state.epoch + 1)
         await self._spool.clear()
-        self._state = SpoolState(max(self._new_epoch(), self._state.epoch + 1))
+        self._state = SpoolState(epoch)
         self._taken = [*items, *self._taken]
         self._published.set()
 

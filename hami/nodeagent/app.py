@@ -1,5 +1,6 @@
 """The agent's composition root: one node's devices, from the library to the kubelet and to the log."""
 
+import os
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -97,12 +98,15 @@ class Agent:
             boot_id=boot_id,
             clock=clock,
             timing=self._timing.health,
+            tenants=self.book.tenants,
         )
         config, facts = _node_config(settings), _facts(settings, node_uid, boot_id, version)
         self.registrar = Registrar(backend, self.board, self.memory, publisher, health=self.health, config=config, facts=facts)
         self.delivery = self._delivery(publisher)
         self.plugin, self.link = self._kubelet_side()
-        self._feed = FeedReader(feed, self.book, publisher, report=self.registrar.report, clock=clock)
+        self._feed = FeedReader(
+            feed, self.book, publisher, voice=self.registrar, clock=clock, on_reservation=self.delivery.look_soon
+        )
 
     def _delivery(self, publisher: Publisher) -> DeliveryWatch:
         return DeliveryWatch(
@@ -166,7 +170,7 @@ class Agent:
 
     def _edits(self, number: int) -> tuple[ContainerEdits, str]:
         """The same answer for everyone, but for the number of the folder; nothing here waits for anybody."""
-        present = frozenset(source for source in self._hook.sources if Path(source).exists())
+        present = frozenset(source for source in self._hook.sources if os.path.exists(source))  # noqa: PTH110 - Path.exists raises where it may not look
         cache_dir = self._caches.make(number) if present else ""
         return anonymous_edits(self._hook, present=present, cache_dir=cache_dir), cache_dir
 

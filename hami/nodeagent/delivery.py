@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import anyio
 from google.protobuf.message import DecodeError
@@ -20,6 +21,9 @@ from hami.nodeagent.state import ServedContainer, StateFile
 from hami.telemetry import get_logger
 
 log = get_logger("delivery")
+
+SOON_S: Final = (0.05, 0.2, 0.5, 1.0)
+"""Pauses between looks after an Allocate: the kubelet writes its checkpoint when it has our answer, not before."""
 
 
 class DeliveryWatch:
@@ -44,11 +48,18 @@ class DeliveryWatch:
         self._book, self._memory, self._caches, self._publisher = book, memory, caches, publisher
         self._every_s = every_s
         self._wake = anyio.Event()
+        self._open: dict[int, frozenset[str]] = {}
         self.strangers: frozenset[str] = frozenset()
 
-    def served(self, _: Served) -> None:
+    def served(self, served: Served) -> None:
         """An Allocate has been answered: look soon."""
+        self._open[served.number] = frozenset(served.device_ids)
         self._wake.set()
+
+    def look_soon(self) -> None:
+        """A reservation has arrived; it may be that of a container which already holds its devices."""
+        if self.strangers or self._open:
+            self._wake.set()
 
     def is_served(self, uid: str, container: str) -> bool:
         return f"{uid}/{container}" in self._memory.state.served
@@ -56,10 +67,22 @@ class DeliveryWatch:
     async def run(self) -> None:
         async with PodResources(self._pod_resources, resource=self._resource) as resources:
             while True:
-                await self.look(resources)
+                await self._look_until_tied(resources)
                 with anyio.move_on_after(self._every_s):
                     await self._wake.wait()
-                self._wake = anyio.Event()
+
+    async def _look_until_tied(self, resources: PodResources) -> None:
+        """A few looks close together, as long as an answer of ours has no container yet; then the timer is soon enough."""
+        untied = [*self._open]
+        for pause in SOON_S:
+            self._wake = anyio.Event()
+            await self.look(resources)
+            if not self._open:
+                return
+            with anyio.move_on_after(pause):
+                await self._wake.wait()
+        for number in untied:
+            self._open.pop(number, None)
 
     async def look(self, resources: PodResources) -> None:
         """1 read a source, 2 tell of new containers, 3 forget those that are gone, 4 remove folders nobody holds.
@@ -74,8 +97,9 @@ class DeliveryWatch:
                 reservation = self._book.of_pod(each.uid)
                 if reservation is None:
                     strangers.add(key)
-                else:
-                    self._prepared(key, each, reservation)
+                    continue
+                self._prepared(key, each, reservation)
+            self._tied(each)
         self._say_strangers(frozenset(strangers))
         if complete:
             self._forget({f"{each.uid}/{each.container}" for each in given})
@@ -117,6 +141,11 @@ class DeliveryWatch:
             pod_uid=given.uid, container=given.container, reservation=reservation.id, cache_dir=_cache_dir(given.answer)
         )
         self._memory.save()
+
+    def _tied(self, given: GivenTo) -> None:
+        ids = frozenset(given.device_ids)
+        for number in [number for number, asked in self._open.items() if asked <= ids]:
+            del self._open[number]
 
     def _say_strangers(self, strangers: frozenset[str]) -> None:
         for key in sorted(strangers - self.strangers):

@@ -152,4 +152,6 @@ def container_answer(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
         envs=edits.envs,
         mounts=[pb.Mount(container_path=m.container, host_path=m.host, read_only=m.read_only) for m in edits.mounts],
         devices=[pb.DeviceSpec(container_path=d.container, host_path=d.host, permissions=d.permissions) for d in edits.devices],
+        annotations=edits.annotations,
+        cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_devices],
     )

@@ -59,8 +59,11 @@ async def run_agent(settings: AgentSettings, redis: RedisSettings, *, node_uid: 
 def _endpoint(agent: Agent, outbox: Outbox) -> Starlette:
     metrics = Metrics()
     frozen = metrics.before(lambda: outbox.state, lambda: agent.board.offers)
-    offers = {"devices": lambda: "" if agent.board.offers else "no device is offered to the kubelet yet"}
-    return Starlette(routes=[*health_routes(Readiness(offers)), metrics_route(metrics.registry, before=frozen)])
+    checks = {
+        "devices": lambda: "" if agent.board.offers else "no device is offered to the kubelet yet",
+        "state": lambda: agent.memory.trouble,
+    }
+    return Starlette(routes=[*health_routes(Readiness(checks)), metrics_route(metrics.registry, before=frozen)])
 
 
 def _client(redis: RedisSettings, url: str) -> Client:

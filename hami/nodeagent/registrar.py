@@ -1,11 +1,14 @@
 """Telling the cluster which devices this node has: at the start and on change, never on a timer."""
 
+from collections.abc import Sequence
+
 import anyio
 import msgspec
 
 from hami.domain.cluster import Delivery
 from hami.domain.device import Device, Health
 from hami.domain.errors import DeviceUnavailable
+from hami.events.catalog.device import DeviceClearRequested
 from hami.events.catalog.handshake import HandshakeReported
 from hami.events.catalog.node import NodeRegistered
 from hami.nodeagent.backends.base import DeviceBackend, Inventory
@@ -54,7 +57,29 @@ class Registrar:
     def report(self) -> HandshakeReported:
         """The answer to a handshake, its nonce left to whoever answers."""
         told = DeviceSet(devices=self._memory.state.told)
-        return HandshakeReported(nonce="", epoch=self._publisher.state.epoch, digest=told.digest)
+        return HandshakeReported(
+            nonce="",
+            epoch=self._publisher.state.epoch,
+            digest=told.digest,
+            vendor=self._backend.vendor,
+            health={
+                each.uuid: now for each in told.devices if (now := self._health.health_of(each.uuid)) is not Health.HEALTHY
+            },
+        )
+
+    def tell_again(self, devices: Sequence[str]) -> None:
+        """The log has it differently from what was told: the whole set once more, and how these cards are."""
+        if not self._told:
+            return  # the first look tells anyway
+        as_now = tuple(
+            msgspec.structs.replace(each, health=self._health.health_of(each.uuid)) for each in self._memory.state.told
+        )
+        self._tell(DeviceSet(devices=as_now))
+        for uuid in devices:
+            self._health.tell_again(uuid)
+
+    def clear(self, request: str, wanted: DeviceClearRequested) -> None:
+        self._health.clear(request, wanted.device, wanted.actor, wanted.reason)
 
     async def look(self) -> None:
         """1 ask the library, 2 decide the set, 3 board, 4 tell the cluster if it differs (at the start: always)."""
@@ -73,6 +98,7 @@ class Registrar:
                 await self.look()
             except DeviceUnavailable as error:
                 log.warning("no inventory", error=str(error))
+            self._memory.retry()
             await anyio.sleep(every_s)
 
     def _with_missing(self, found: Inventory) -> list[Device]:

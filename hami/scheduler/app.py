@@ -27,6 +27,7 @@ from hami.events.catalog.governance import PolicyChanged
 from hami.events.ingester import Ingester
 from hami.events.log import Draft
 from hami.events.redis.client import Client
+from hami.events.redis.log import RedisLog
 from hami.events.redis.meta import startup_check
 from hami.events.redis.store import RedisStore
 from hami.events.writer import EventWriter
@@ -36,7 +37,7 @@ from hami.projections.view import LiveView, ViewBroken
 from hami.scheduler import texts
 from hami.scheduler.bind import Bind
 from hami.scheduler.clock import StoreClock
-from hami.scheduler.core import Core
+from hami.scheduler.core import Alarm, Core
 from hami.scheduler.debug import view_route
 from hami.scheduler.decide.admit import AdmissionSettings
 from hami.scheduler.decide.planes import Planes
@@ -191,7 +192,10 @@ async def _run_core(front: Front, redis: RedisSettings, ready: Callable[[], None
             _log.warning("store", warning=warning)
         # 2. The parts, and what they share.
         store = RedisStore(client, incarnation=found.meta.incarnation)
-        core = await _build(front, store, found.meta.incarnation)
+        durable = redis.durability == "prod" and found.waitaof
+        if redis.durability == "prod" and not found.waitaof:
+            _log.warning("store", warning="it has no WAITAOF (7.2+): decisions are not waited for on disk", server=found.server)
+        core = await _build(front, store, found.meta.incarnation, durable=durable)
         jobs = Jobs(core)
         try:
             async with anyio.create_task_group() as tasks:
@@ -226,6 +230,7 @@ async def _bring_up(front: Front, core: Core, jobs: Jobs, tasks: TaskGroup) -> N
     _add_checks(core, inventory)
     # 3. The view first: everything else decides from it.
     await tasks.start(partial(_follow, core.view))
+    tasks.start_soon(core.alarm.watch)
     remembered = Remembered()
     front.verbs = Verbs(core, Filter(remembered), Bind(remembered, Late(tasks)), NodeNames())
     await _until(lambda: core.view.caught_up)
@@ -281,10 +286,12 @@ def _loops(core: Core, inventory: Inventory, jobs: Jobs) -> Mapping[str, Callabl
     }
 
 
-async def _build(front: Front, store: RedisStore, incarnation: str) -> Core:
+async def _build(front: Front, store: RedisStore, incarnation: str, *, durable: bool) -> Core:
+    """`durable`: decisions are answered once they are in the append-only file; what the loops write is not worth the wait."""
     settings = front.settings
     name = f"scheduler-{settings.id or socket.gethostname()}"
-    writer = EventWriter(store.log, name, retry_for_s=DECISION_RETRY_S)
+    decisions = RedisLog(store.client, incarnation=incarnation, durable=durable)
+    writer = EventWriter(decisions, name, retry_for_s=DECISION_RETRY_S)
     loop_writer = EventWriter(store.log, f"{name}-loops")
     await writer.start()
     await loop_writer.start()
@@ -315,6 +322,7 @@ async def _build(front: Front, store: RedisStore, incarnation: str) -> Core:
         notes=Notes(loop_writer, front.metrics),
         told=EventsOut(partial(_tell, front.api, settings.name), front.metrics),
         metrics=front.metrics,
+        alarm=Alarm(),
     )
 
 

@@ -14,7 +14,7 @@ import anyio
 
 from hami.domain.allocation import Allocation, Phase, shares_of
 from hami.domain.cluster import ClusterSnapshot, NodeState
-from hami.domain.errors import Conflict, HamiError, InvalidInput, StaleFence, StoreUnavailable, StoreUnsafe
+from hami.domain.errors import Conflict, Fenced, HamiError, InvalidInput, StaleFence, StoreUnavailable, StoreUnsafe
 from hami.events.catalog.allocation import AllocationBound, AllocationFailed
 from hami.events.catalog.governance import LockReclaimed, LockWaitTimedOut
 from hami.events.lease import Busy, Held
@@ -69,7 +69,8 @@ class Bind:
             error = texts.STORE_AWAY
         except StaleFence:
             error = texts.LOCK_LOST
-        except StoreUnsafe:
+        except (StoreUnsafe, Fenced) as sand:
+            core.alarm.ring(sand)
             error = texts.STORE_UNSAFE
         except HamiError as broken:
             _log.exception("bind failed", error=str(broken))

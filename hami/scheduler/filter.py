@@ -13,7 +13,7 @@ import msgspec
 
 from hami.domain.allocation import Allocation, Phase
 from hami.domain.cluster import ClusterSnapshot
-from hami.domain.errors import Conflict, HamiError, InvalidInput, StoreUnavailable, StoreUnsafe
+from hami.domain.errors import Conflict, Fenced, HamiError, InvalidInput, StoreUnavailable, StoreUnsafe
 from hami.domain.reasons import NodeReason
 from hami.domain.request import PodRequest
 from hami.events.catalog.governance import PlacementRefused
@@ -34,6 +34,9 @@ from hami.vendors.requests import pod_request
 
 BUDGET_S: Final = 4.0
 TRIES: Final = 3
+LONGEST_NAME: Final = 253
+"""Of anything in Kubernetes that has a name."""
+
 REASONS_ON_SUCCESS: Final = 256
 """Candidates up to which a success also says why the other nodes do not fit. kube-scheduler looks at reasons only when no node
 is left; for thousands of names they would cost more than the decision."""
@@ -73,7 +76,8 @@ class Filter:
             result = FilterResult(error=str(error))
         except StoreUnavailable:
             result = FilterResult(error=texts.STORE_AWAY)
-        except StoreUnsafe:
+        except (StoreUnsafe, Fenced) as error:
+            core.alarm.ring(error)
             result = FilterResult(error=texts.STORE_UNSAFE)
         except HamiError as error:
             _log.exception("filter failed", error=str(error))
@@ -103,6 +107,7 @@ class Filter:
             return dryrun.answer(core, args, request, policy)
         if names is None:
             raise InvalidInput("NodeNames", None, "neither Nodes nor NodeNames is given")
+        _check_owner(request)
         asked = Asked(request, policy, names, args.pod.metadata.creation_timestamp or "")
         self._remembered.put(request, policy)
         # 5. Score only, or decide and reserve.
@@ -192,6 +197,15 @@ class Filter:
         message = f"calcScore failed {policy.message} for pod {request.name}"
         core.told.filtering_error(About(request.namespace, request.name, request.uid), message)
         return FilterResult(error=message)
+
+
+def _check_owner(request: PodRequest) -> None:
+    """Devices are held in a pod's name: two pods without a uid would pass for one. Raises InvalidInput."""
+    for field, value in (("uid", request.uid), ("namespace", request.namespace), ("name", request.name)):
+        if not value:
+            raise InvalidInput(f"Pod.metadata.{field}", value, "must not be empty")
+        if len(value) > LONGEST_NAME:
+            raise InvalidInput(f"Pod.metadata.{field}", value, f"must not have more than {LONGEST_NAME} characters")
 
 
 def _already_bound(held: Allocation, names: Sequence[str]) -> FilterResult:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 
 from hami.domain.cluster import ClusterSnapshot
 from hami.domain.errors import HamiError
@@ -32,6 +33,7 @@ CORDON: Final = "hami.io/device-cordon"
 ANNOTATION: Final = "annotation"
 """The actor of a cordon that came from the node's annotation."""
 
+BREATH: Final = 100
 _log = get_logger("scheduler.inventory")
 
 
@@ -71,7 +73,8 @@ class Inventory:
                 self._cordons.pop(node.metadata.name, None)
                 await self._node_gone(node.metadata.name, node.metadata.uid)
             case Replaced(items):
-                for node in items:
+                for number, node in enumerate(items):
+                    await _breathe(number)
                     await self._cordon(node)
                 await self._missing_nodes({node.metadata.name for node in items})
                 self._waiting_for.discard("nodes")
@@ -160,7 +163,8 @@ class Inventory:
         listed = {pod.metadata.uid for pod in items}
         for uid in [uid for uid in self.pods if uid not in listed]:
             del self.pods[uid]
-        for pod in items:
+        for number, pod in enumerate(items):
+            await _breathe(number)
             await self._pod_seen(pod)
         for held in list(self._core.view.snapshot().allocations.values()):
             owner = held.reservation.owner
@@ -190,6 +194,12 @@ class Inventory:
         await self._quotas.on(event)
         if isinstance(event, Replaced):
             self._waiting_for.discard("quotas")
+
+
+async def _breathe(number: int) -> None:
+    """Thousands of objects in a row must not keep a filter call waiting."""
+    if number % BREATH == 0:
+        await anyio.lowlevel.checkpoint()
 
 
 async def absent(core: Core, uid: str) -> bool:

@@ -63,8 +63,13 @@ def init_done(pod: Pod) -> bool:
 
 
 def settle(snapshot: ClusterSnapshot, pod: PodFacts, vendors: Sequence[Vendor], now_ms: int) -> Decision | None:
-    """What one pod's present state means for its allocation."""
+    """What one pod's state, as last seen, means for its allocation.
+
+    Adopts nothing that the log has heard of: another replica may have seen the pod's end already.
+    """
     allocation = snapshot.allocation_of(pod.uid)
+    if allocation is None and known(snapshot, pod.uid):
+        return None
     narrowed = ClusterSnapshot(
         allocations={} if allocation is None else {allocation.id: allocation},
         by_owner={} if allocation is None else {pod.uid: allocation.id},
@@ -72,6 +77,11 @@ def settle(snapshot: ClusterSnapshot, pod: PodFacts, vendors: Sequence[Vendor], 
     )
     actions = reconcile(narrowed, {pod.uid: pod}, vendors, now_ms=now_ms)
     return as_decision(snapshot, pod.uid, actions) if actions else None
+
+
+def known(snapshot: ClusterSnapshot, uid: str) -> bool:
+    """Whether the log ever said anything about this pod."""
+    return snapshot.versions.get(f"pod/{uid}", 0) > 0
 
 
 def by_pod(actions: Sequence[Action], pods: Mapping[str, PodFacts]) -> Iterator[tuple[str, list[Action]]]:

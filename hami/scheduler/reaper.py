@@ -38,12 +38,17 @@ class Reaper:
 
     async def once(self) -> None:
         now = self._core.clock.now()
-        overdue = [each for each in self._core.view.snapshot().allocations.values() if each.reservation.deadline_ms < now]
-        lapsing = [each for each in overdue if each.phase is Phase.RESERVED and not self._bound_in_api(each)]
-        for start in range(0, len(lapsing), BATCH):
-            ids = [each.id for each in lapsing[start : start + BATCH]]
-            await self._core.decide("reaper", partial(_lapsed, ids=ids))
-        await self._look_at_bound([each for each in overdue if each.phase is Phase.BOUND], now)
+        reserved: list[Allocation] = []
+        bound: list[Allocation] = []
+        for each in self._core.view.snapshot().allocations.values():
+            # Most are prepared: they must cost next to nothing here.
+            if each.phase is Phase.PREPARED or each.reservation.deadline_ms >= now:
+                continue
+            (reserved if each.phase is Phase.RESERVED else bound).append(each)
+        ids = [each.id for each in reserved if not self._bound_in_api(each)]
+        for start in range(0, len(ids), BATCH):
+            await self._core.decide("reaper", partial(_lapsed, ids=ids[start : start + BATCH]))
+        await self._look_at_bound(bound, now)
 
     def _bound_in_api(self, held: Allocation) -> bool:
         """Somebody bound it without us: then the inventory adopts it, lapsing would give its devices away."""
@@ -53,10 +58,8 @@ class Reaper:
     async def _look_at_bound(self, bound: list[Allocation], now: int) -> None:
         """Bound long ago and never prepared: a pod without its Binding is failed, one that runs is left alone."""
         self._core.metrics.unprepared.set(len(bound))
-        live = {each.id for each in bound}
-        for gone in [each for each in self._next_look if each not in live]:
-            del self._next_look[gone]
-        due = [each for each in bound if self._next_look.get(each.id, 0) <= now]
+        self._next_look = {each.id: self._next_look.get(each.id, 0) for each in bound}
+        due = [each for each in bound if self._next_look[each.id] <= now]
         for held in due[:MOST_LOOKS]:
             self._next_look[held.id] = now + LOOK_AGAIN_MS
             try:

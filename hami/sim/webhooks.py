@@ -10,14 +10,17 @@ _NOT_IGNORED = {"matchExpressions": [{"key": IGNORE_LABEL, "operator": "NotIn", 
 
 
 def mutating(url: str, authority_pem: str) -> dict[str, Any]:
-    """Prepares pods at creation. `Ignore`: a cluster without hami can still create pods; an unprepared one sees no device."""
+    """Prepares pods at creation, and debug containers that join them.
+
+    `Ignore`: a cluster without hami can still create pods; an unprepared one sees no device.
+    """
     return {
         "metadata": {"name": "hami-mutate"},
         "webhooks": [
             {
                 "name": "mutate.hami.io",
                 "clientConfig": _client(f"{url}/mutate", authority_pem),
-                "rules": [_rule(["CREATE"], ["pods"])],
+                "rules": [_rule(["CREATE"], ["pods"]), _rule(["UPDATE"], ["pods/ephemeralcontainers"])],
                 "namespaceSelector": _NOT_IGNORED,
                 "objectSelector": _NOT_IGNORED,
                 "failurePolicy": "Ignore",
@@ -54,7 +57,7 @@ def validating(url: str, authority_pem: str) -> dict[str, Any]:
                 "objectSelector": ours,
                 **common,
             },
-            {"name": "bindings.validate.hami.io", "rules": [_rule(["CREATE"], ["pods/binding"])], **common},
+            {"name": "bindings.validate.hami.io", "rules": [_rule(["CREATE"], ["pods/binding", "bindings"])], **common},
         ],
     }
 

@@ -103,7 +103,8 @@ def _comparable(pod: Case) -> Case:
 
 def _ours(env: Case) -> bool:
     path = ((env.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", "")
-    return identity.is_identity_env(env["name"]) and path.startswith("metadata.annotations[")
+    refers = identity.is_identity_env(env["name"]) and path.startswith("metadata.annotations[")
+    return refers or (env["name"], env.get("value")) == (identity.VISIBLE_ENV, identity.NO_DEVICE)
 
 
 def _number(value: object) -> object:

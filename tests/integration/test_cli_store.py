@@ -238,7 +238,21 @@ def test_tail_follows_and_ends_quietly_on_interrupt(url: str) -> None:
         assert (process.returncode, err) == (Exit.INTERRUPTED, "")
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
+
+
+def test_ctrl_c_while_still_connecting_is_not_lost(url: str) -> None:
+    for _ in range(3):
+        process = start_hami(["--redis-url", url, "events", "tail", "--since", "g:8", "-o", "json"])
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=10)
+            assert (process.returncode, err) == (Exit.INTERRUPTED, "")
+        finally:
+            process.kill()
+            process.communicate()
 
 
 def test_a_reader_that_had_enough_is_no_error(url: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import anyio
 import pytest
 
-from hami.domain.errors import HistoryChanged, StoreUnavailable, StoreUnsafe
+from hami.domain.errors import Conflict, HistoryChanged, StoreUnavailable, StoreUnsafe
 from hami.events.envelope import START
 from hami.events.lease import Held
 from hami.events.log import Appended, Record
@@ -235,3 +235,20 @@ async def test_waiting_for_a_lock_survives_nothing_but_leaves_nothing_either(ser
         server.kill()
     await server.start()
     assert await store.locks.renew(held, ttl_ms=60_000)
+
+
+async def test_a_durable_append_survives_a_power_cut_and_needs_the_append_only_file() -> None:
+    """With `everysec`, as in production: without waiting, the last second may be lost."""
+    with running_server(WHEEL) as server:
+        async with Client(server.url) as client:
+            await initialise(client)
+            writer = EventWriter(RedisLog(client, durable=True), "control", retry_for_s=0)
+            await writer.start()
+            answer = await writer.append([lost("n1", "kept")])
+            await server.restart()
+            assert await RedisLog(client).head() == answer.positions[-1]
+            with pytest.raises(Conflict):
+                await writer.append([lost("n1")], expected={"node/n1": 7})
+            await client.command.call("CONFIG", "SET", "appendonly", "no")
+            with pytest.raises(StoreUnavailable, match="WAITAOF"):
+                await writer.append([lost("n1", "not known to be kept")])

@@ -180,7 +180,11 @@ def tight_nodes(draw: st.DrawFn, name: str) -> NodeState:
 @st.composite
 def tight_snapshots(draw: st.DrawFn) -> ClusterSnapshot:
     found = {name: draw(tight_nodes(name)) for name in (f"n{number}" for number in range(draw(st.integers(3, 8))))}
-    return ClusterSnapshot(nodes=found, quotas=draw(quotas()))
+    limits = [QuotaLimit("nvidia.com/gpumem", draw(st.integers(0, 12)) * 4000)]
+    if draw(st.booleans()):
+        limits.append(QuotaLimit("nvidia.com/gpucores", draw(st.integers(0, 12)) * 40))
+    quota = {"team": NamespaceQuota(tuple(limits))} if draw(st.booleans()) else {}
+    return ClusterSnapshot(nodes=found, quotas=quota)
 
 
 @st.composite

@@ -1,6 +1,8 @@
 """A whole scheduler on real HTTP, a real store and the simulated API server, and a kube-scheduler's view of it."""
 
+import io
 import json
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,9 +15,9 @@ import pytest
 
 from hami.config import RedisSettings, SchedulerSettings
 from hami.domain.device import Device
-from hami.events.catalog.node import NodeRegistered
+from hami.events.catalog.node import NodeLost, NodeRegistered
 from hami.events.catalog.union import Event
-from hami.events.envelope import START
+from hami.events.envelope import START, Envelope
 from hami.events.log import Draft, Record
 from hami.events.redis.client import Client
 from hami.events.redis.store import RedisStore
@@ -49,7 +51,9 @@ class Caller:
 
     async def post(self, path: str, body: Any) -> tuple[int, bytes]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        async with self._http.post(self.url + path, data=data, headers={"Content-Type": "application/json"}) as answer:
+        async with self._http.post(
+            self.url + path, data=io.BytesIO(data), headers={"Content-Type": "application/json"}
+        ) as answer:
             return answer.status, await answer.read()
 
     async def filter(self, made: Obj, names: Sequence[str]) -> Obj:
@@ -57,6 +61,10 @@ class Caller:
         assert status == 200, body
         found: Obj = json.loads(body)
         return found
+
+    async def refusal(self, made: Obj, names: Sequence[str]) -> str:
+        error: str = (await self.filter(made, names))["Error"]
+        return error
 
     async def bind(self, made: Obj, node_name: str) -> str:
         meta = made["metadata"]
@@ -85,12 +93,17 @@ class Caller:
 class World:
     """One store and one API server, and what tests do with them."""
 
-    def __init__(self, client: Client, sim: RunningServer, kube: KubeClient, folder: Path) -> None:
+    def __init__(self, client: Client, sim: RunningServer, kube: KubeClient, folder: Path, *, token: str = "") -> None:
         self.redis, self.sim, self.kube = client, sim, kube
         self.store = RedisStore(client)
         self.writer = EventWriter(self.store.log, "test")
-        self._kubeconfig = folder / "kubeconfig"
-        self._kubeconfig.write_text(json.dumps(sim.kubeconfig()))
+        self._folder = folder
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.write_text(json.dumps(sim.kubeconfig(token)))
+
+    def on(self, client: Client) -> "World":
+        """The same API server with another store; start its writer before use."""
+        return World(client, self.sim, self.kube, self._folder)
 
     async def write(self, event: Event, *, node_name: str = "", subject: str = "") -> None:
         await self.writer.append([Draft(event=event, node=node_name, subject=subject)])
@@ -133,6 +146,11 @@ class World:
         await wait_until(enough, f"{count} x {kind.__name__}")
         return found
 
+    async def lost(self, count: int) -> list[Envelope]:
+        """Wait for that many NodeLost and return their envelopes."""
+        await self.seen(NodeLost, count)
+        return [each.envelope for each in await self.records() if isinstance(each.event, NodeLost)]
+
     def pod_of(self, name: str) -> Obj:
         return next(each for each in self.sim.objects("pods") if each["metadata"]["name"] == name)
 
@@ -140,15 +158,29 @@ class World:
         return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in self.sim.objects(plural)}
 
     def settings(self, **given: Any) -> SchedulerSettings:
-        return SchedulerSettings(**{**QUICK, "kubeconfig": str(self._kubeconfig), "id": "a", **given})
+        return SchedulerSettings(**{**QUICK, "kubeconfig": str(self.kubeconfig), "id": "a", **given})
 
     @asynccontextmanager
-    async def scheduler(self, *, wait_ready: bool = True, redis_url: str = "", **given: Any) -> AsyncIterator[Caller]:
-        """A running scheduler; the block begins when it is ready, or with `wait_ready=False` when it listens."""
+    async def scheduler(
+        self,
+        *,
+        wait_ready: bool = True,
+        redis_url: str = "",
+        durability: str = "dev",
+        authority: str = "",
+        **given: Any,
+    ) -> AsyncIterator[Caller]:
+        """A running scheduler; the block begins when it is ready, or with `wait_ready=False` when it listens.
+
+        `authority`: who signed its certificate, in PEM.
+        """
         urls: list[str] = []
         ready: list[str] = []
-        redis = RedisSettings(url=redis_url or self.redis.url, block_s=0.2, command_timeout_s=0.5, connect_timeout_s=0.5)
-        async with anyio.create_task_group() as tasks, aiohttp.ClientSession() as http:
+        where = redis_url or self.redis.url
+        redis = RedisSettings(url=where, durability=durability, block_s=0.2, command_timeout_s=0.5, connect_timeout_s=0.5)
+        trust = ssl.create_default_context(cadata=authority) if authority else True
+        connector = aiohttp.TCPConnector(ssl=trust)
+        async with anyio.create_task_group() as tasks, aiohttp.ClientSession(connector=connector) as http:
             running = partial(run_scheduler, listening=urls.append, ready=ready.append)
             tasks.start_soon(running, self.settings(**given), redis)
             await wait_until(lambda: ready if wait_ready else urls, "the scheduler to be up", timeout=20)

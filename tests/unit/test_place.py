@@ -130,6 +130,16 @@ def test_many_nodes_and_many_cards_make_the_planes_grow() -> None:
     assert set(result.failed.values()) == {"NodeInsufficientDevice"}
 
 
+def test_absurd_numbers_of_one_node_do_not_hurt_the_others() -> None:
+    absurd = msgspec.structs.replace(card("GPU-x").device, memory=MiB(2**40), numa=2**40, index=2**35)
+    snapshot, planes = world(
+        NodeState(name="absurd", devices=(DeviceState(device=absurd),)), NodeState(name="sane", devices=(card("GPU-1"),))
+    )
+    result = place(snapshot, planes, pod(2**30), ["absurd", "sane"], SchedulingPolicy())
+    assert isinstance(result, Placement)
+    assert (result.node, result.failed) == ("absurd", {"sane": "1/1 CardInsufficientMemory"})
+
+
 def test_bad_weights_are_a_value_with_the_users_text_in_it() -> None:
     found = policy_of({"hami.io/device-scoring-weights": "slot=1,core=x,memory=1"}, SchedulingPolicy())
     assert isinstance(found, BadPolicy)

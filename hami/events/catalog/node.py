@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import msgspec
 
-from hami.domain.cluster import Delivery
+from hami.domain.cluster import Delivery, Visible
 from hami.domain.device import Device
 
 
@@ -25,6 +25,7 @@ class NodeRegistered(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     agent_version: str = ""
     incarnation: str = ""
     """The log incarnation that the agent last saw."""
+    visible: Visible = Visible.UUID
 
 
 class NodeLost(msgspec.Struct, frozen=True, gc=False, kw_only=True):

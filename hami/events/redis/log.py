@@ -17,6 +17,9 @@ from hami.events.redis.client import Arg, Client, text
 BATCH = 1000
 """Records for each read: fewer cost round trips, more block the server for milliseconds."""
 
+DURABLE_WITHIN_MS = 1000
+"""Longest wait for the append-only file; `everysec` takes about 50 ms. Then the outcome counts as unknown."""
+
 
 class _Asked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What `hami_append` is asked, beside the envelopes; the fields are described there."""
@@ -43,10 +46,13 @@ _decode_done: Final = msgspec.json.Decoder(_Done).decode
 
 
 class RedisLog:
-    """Implements hami.events.log.Log. `incarnation` pins the life of the store; empty = the one found at first use."""
+    """Implements hami.events.log.Log. `incarnation` pins the life of the store; empty = the one found at first use.
 
-    def __init__(self, client: Client, *, incarnation: str = "") -> None:
-        self._client = client
+    `durable`: an append is answered only when it is in the server's append-only file (needs WAITAOF: `Startup.waitaof`).
+    """
+
+    def __init__(self, client: Client, *, incarnation: str = "", durable: bool = False) -> None:
+        self._client, self._durable = client, durable
         self._keys = client.keys
         self._incarnation = incarnation
 
@@ -75,8 +81,19 @@ class RedisLog:
         if not self._incarnation:
             await self.incarnation()
         keys, args = self.command_of(envelopes, entities, expected=expected, fence=fence, feeds=feeds)
+        if self._durable:
+            return await self._append_durably(envelopes[0], keys, args)
         reply = await self._client.fcall("hami_append", keys, args)
         return self._appended(envelopes[0], reply)
+
+    async def _append_durably(self, first: Envelope, keys: list[str], args: list[Arg]) -> Appended | Duplicate:
+        """On one connection, as WAITAOF covers the writes of its own connection only."""
+        call: tuple[Arg, ...] = ("FCALL", "hami_append", len(keys), *keys, *args)
+        reply, waited = await self._client.command.pipeline([call, ("WAITAOF", 1, 0, DURABLE_WITHIN_MS)])
+        answer = self._appended(first, reply)
+        if int(waited[0]) < 1:
+            raise StoreUnavailable(f"append: not in the append-only file within {DURABLE_WITHIN_MS} ms")
+        return answer
 
     def command_of(
         self,

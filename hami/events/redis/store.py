@@ -10,11 +10,11 @@ from hami.events.redis.log import RedisLog
 
 
 class RedisStore:
-    """Implements hami.events.store.Store."""
+    """Implements hami.events.store.Store. `durable`: appends wait for the append-only file."""
 
-    def __init__(self, client: Client, *, incarnation: str = "", sweep_s: float = SWEEP_S) -> None:
+    def __init__(self, client: Client, *, incarnation: str = "", sweep_s: float = SWEEP_S, durable: bool = False) -> None:
         self.client = client
-        self.log = RedisLog(client, incarnation=incarnation)
+        self.log = RedisLog(client, incarnation=incarnation, durable=durable)
         self.locks = RedisLocks(client)
         self.leases = RedisLeases(client)
         self.checkpoints = RedisCheckpoints(client)

@@ -31,11 +31,23 @@ class DeviceNode(msgspec.Struct, frozen=True, gc=False):
 
 
 class ContainerEdits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is added to a container: environment, mounts, device nodes."""
+    """What is added to a container: environment, mounts, device nodes, and names of CDI devices in two places."""
 
     envs: dict[str, str]
     mounts: tuple[Mount, ...] = ()
     devices: tuple[DeviceNode, ...] = ()
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    cdi_devices: tuple[str, ...] = ()
+
+    def plus(self, other: "ContainerEdits") -> "ContainerEdits":
+        """Both; where they name one variable, the other's value."""
+        return ContainerEdits(
+            envs=self.envs | other.envs,
+            mounts=(*self.mounts, *other.mounts),
+            devices=(*self.devices, *other.devices),
+            annotations=self.annotations | other.annotations,
+            cdi_devices=(*self.cdi_devices, *other.cdi_devices),
+        )
 
 
 class HookSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,10 +38,10 @@ SWEEP_EVERY_MS: Final = 10 * 60 * 1000
 _NO_SLICES: Final[dict[str, tuple[MigSlice, ...]]] = {}
 
 
-def realised(state: ClusterState, event: MigInstanceCreated) -> None:
+def realised(state: ClusterState, event: MigInstanceCreated, node: str) -> None:
     """The instance that a reservation asked for exists: its shares carry the uuid from now on."""
     old = state.allocations.get(event.reservation)
-    if old is None:
+    if old is None or _foreign(state, old, event, node):
         return
     containers = tuple(_with_instance(each, event) for each in old.reservation.containers)
     new = replace(old, reservation=replace(old.reservation, containers=containers))
@@ -72,14 +72,21 @@ def bound(state: ClusterState, event: AllocationBound) -> None:
         state.allocations[moved.id] = _settled(moved)
 
 
-def prepared(state: ClusterState, event: AllocationPrepared) -> None:
+def prepared(state: ClusterState, event: AllocationPrepared, node: str) -> None:
     old = _live(state, event)
-    if old is None:
+    if old is None or _foreign(state, old, event, node):
         return
     if event.difference:
         state.report("served_differs", f"allocation {old.id}, container {event.container}: {event.difference}")
     if event.container not in old.prepared:
         state.allocations[old.id] = _settled(replace(old, prepared=old.prepared | {event.container}))
+
+
+def _foreign(state: ClusterState, held: Allocation, event: AllocationPrepared | MigInstanceCreated, node: str) -> bool:
+    if held.reservation.node == node:
+        return False
+    state.report("other_node", f"{node} says {event.TYPE} of allocation {held.id}, which is on {held.reservation.node}")
+    return True
 
 
 def _settled(allocation: Allocation) -> Allocation:

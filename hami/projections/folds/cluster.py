@@ -22,6 +22,7 @@ from hami.events.catalog.allocation import (
     AllocationShrunk,
 )
 from hami.events.catalog.device import (
+    DeviceClearRequested,
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
@@ -111,7 +112,7 @@ def _apply(state: ClusterState, event: Event, node: str, epoch: int) -> None:  #
         case AllocationBound():
             allocations.bound(state, event)
         case AllocationPrepared():
-            allocations.prepared(state, event)
+            allocations.prepared(state, event, node)
         case AllocationReleased():
             allocations.released(state, event)
         case AllocationShrunk():
@@ -127,7 +128,7 @@ def _apply(state: ClusterState, event: Event, node: str, epoch: int) -> None:  #
         case HealthWatchPaused() | HealthWatchResumed():
             nodes.apply_watch(state, event, node)
         case MigInstanceCreated():
-            allocations.realised(state, event)
+            allocations.realised(state, event, node)
         case QuotaChanged():
             quotas.changed(state, event)
         case PolicyChanged():
@@ -139,6 +140,7 @@ def _apply(state: ClusterState, event: Event, node: str, epoch: int) -> None:  #
                 nodes.end_quarantine(state, node)
         case (
             FaultObserved()
+            | DeviceClearRequested()
             | MigInstanceDestroyed()
             | MigApplyFailed()
             | HandshakeRequested()

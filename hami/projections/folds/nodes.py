@@ -107,6 +107,7 @@ def _registered(state: ClusterState, event: NodeRegistered, name: str, epoch: in
         epoch=epoch,
         liveness=Liveness.LIVE,
         delivery=event.delivery,
+        visible=event.visible,
         devices=_in_place(old.devices, event.vendor, fresh),
         quarantine=state.stuck.get(name, ""),
     )

@@ -22,6 +22,7 @@ from hami.vendors.vendor import Vendor
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 _PRIORITY_ENV: Final = "CUDA_TASK_PRIORITY"
 _CORE_POLICY_ENV: Final = "GPU_CORE_UTILIZATION_POLICY"
+_BLIND: Final = EnvVar(name=identity.VISIBLE_ENV, value=identity.NO_DEVICE)
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,7 +223,7 @@ def _identity_env(each: _Changed, asked: ContainerRequest, vendors: Sequence[Ven
         if vendor is not None and vendor.identity:
             wanted |= identity.references(asked.name, request.count)
     if not wanted:
-        return ()
+        return _no_device_env(each) if any(vendor.identity for vendor in vendors) else ()
     there = set()
     for env in each.container.env or ():
         if not identity.is_identity_env(env.name):
@@ -231,6 +232,35 @@ def _identity_env(each: _Changed, asked: ContainerRequest, vendors: Sequence[Ven
             return Denied(403, f"{each.place}: environment {env.name} is set by hami for containers that ask for devices")
         there.add(env.name)
     return tuple(_reference(name, key) for name, key in wanted.items() if name not in there)
+
+
+def _no_device_env(each: _Changed) -> tuple[EnvVar, ...] | Denied:
+    """A container that asks for nothing beside one that asks: it sees no device, whatever its image or ConfigMaps say."""
+    for env in each.container.env or ():
+        if identity.is_identity_env(env.name) and not shows_nothing(env):
+            return Denied(403, f"{each.place}: environment {env.name} is not for containers that ask for no device")
+    return () if _says_so(each.container, each.env) else (_BLIND,)
+
+
+def _says_so(container: Container, more: Sequence[EnvVar] = ()) -> bool:
+    return any(env.name == identity.VISIBLE_ENV for env in (*(container.env or ()), *more))
+
+
+def shows_nothing(env: EnvVar) -> bool:
+    """Is this variable one of the ways to say 'no device'?"""
+    return env.name == identity.VISIBLE_ENV and not env.value_from and (env.value or "") in identity.NO_DEVICES
+
+
+def debuggers(old: Pod, new: Pod) -> Admitted:
+    """Ephemeral containers that come to a pod of ours run in its sandbox and see no device."""
+    if (new.metadata.labels or {}).get(identity.LABEL) != identity.LABEL_VALUE:
+        return Admitted()
+    known = {each.name for each in old.spec.ephemeral_containers or ()}
+    operations: list[Operation] = []
+    for at, each in enumerate(new.spec.ephemeral_containers or ()):
+        if each.name not in known and not _says_so(each):
+            operations += patch.with_env(each, f"/spec/ephemeralContainers/{at}", (_BLIND,))
+    return Admitted(patch=tuple(operations))
 
 
 def _reference(name: str, key: str) -> EnvVar:

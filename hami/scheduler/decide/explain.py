@@ -1,9 +1,11 @@
 """Why many nodes do not fit, worked out on the planes in one go: the exact walk, for all the nodes that it is plain for.
 
-Not plain, and left to the exact fit: NUMA binding, MIG cards, what follows a topology choice, and quotas beyond the first
-container. A node's cards are counted per check and packed into one number, so that equal nodes share one text.
+Not plain, and left to the exact fit: NUMA binding, MIG cards, what follows a topology choice, and under a quota what follows
+an init container or a share of unknown size. A node's cards are counted per check and packed into one number, so that equal
+nodes share one text.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -13,6 +15,7 @@ from hami.domain.reasons import Reason
 from hami.domain.request import ContainerKind, ContainerRequest, DeviceRequest
 from hami.scheduler.decide.fit import Question
 from hami.scheduler.decide.planes import Bools, Ints, Planes, View
+from hami.scheduler.decide.quota import Budget
 from hami.scheduler.decide.walks import Bench, affordable, arranged, bench_of, could_pay, memory_of, sort_order, walked
 
 Texts = npt.NDArray[np.object_]
@@ -45,27 +48,40 @@ def explain(planes: Planes, ask: Question, rows: Ints, found: Texts) -> Ints:
     cut: Bools = np.logical_or.reduce(bench.view.mig & (bench.view.vendor >= 0), axis=0)
     left = [rows[cut]]
     bench = bench.only(~cut)
-    for number, container in enumerate(containers):
-        if number and (ask.budgets or not len(bench.rows)):
+    budgets = dict(ask.budgets)
+    largest = int(planes.view.memory.max())
+    for container in containers:
+        if not len(bench.rows) or not all(_plain(budgets, asked, largest) for asked in container.requests):
             break
-        if not _plain(ask, container, first=number == 0, largest=int(planes.view.memory.max())):
-            break
-        bench = _step(ask, container, bench, found, last=number == len(containers) - 1)
+        bench = _step(ask, budgets, container, bench, found, last=container is containers[-1])
         if ask.topology and container.kind is not ContainerKind.INIT:
+            break
+        if budgets and not _spend(budgets, container):
             break
     return np.concatenate([*left, bench.rows])
 
 
-def _plain(ask: Question, container: ContainerRequest, *, first: bool, largest: int) -> bool:
+def _plain(budgets: Mapping[str, Budget], asked: DeviceRequest, largest: int) -> bool:
     """Is it plain which cards a quota refuses? With one size, with one card, or where it refuses none."""
+    budget = budgets.get(asked.vendor)
+    if budget is None or one_size(asked) or asked.count == 1:
+        return True
+    most = largest * (asked.memory_percent or 0) // 100
+    return budget.fits(most * asked.count, min(asked.cores, 100) * asked.count)
+
+
+def _spend(budgets: dict[str, Budget], container: ContainerRequest) -> bool:
+    """What is left after this container, wherever its cards are; False when that depends on them."""
     for asked in container.requests:
-        budget = ask.budgets.get(asked.vendor)
+        budget = budgets.get(asked.vendor)
         if budget is None:
             continue
-        cores = min(asked.cores, 100)
-        most = largest * (asked.memory_percent or 0) // 100
-        if not (first and (one_size(asked) or asked.count == 1 or budget.fits(most * asked.count, cores * asked.count))):
+        if container.kind is ContainerKind.INIT or not one_size(asked):
             return False
+        memory, cores = asked.memory * asked.count, min(asked.cores, 100) * asked.count
+        budgets[asked.vendor] = Budget(
+            None if budget.memory is None else budget.memory - memory, None if budget.cores is None else budget.cores - cores
+        )
     return True
 
 
@@ -74,15 +90,18 @@ def one_size(asked: DeviceRequest) -> bool:
     return asked.memory > 0 or asked.memory_percent is None
 
 
-def _step(ask: Question, container: ContainerRequest, bench: Bench, found: Texts, *, last: bool) -> Bench:
+def _step(
+    ask: Question, budgets: Mapping[str, Budget], container: ContainerRequest, bench: Bench, found: Texts, *, last: bool
+) -> Bench:
     """One container on every node of the bench: texts for those that it fails on, the rest goes on with its cards taken."""
     for asked in container.requests:
-        taken = _quota_takes(ask, asked)
+        budget = budgets.get(asked.vendor)
+        taken = _quota_takes(budget, asked)
         matters = taken < asked.count or not (last or container.kind is ContainerKind.INIT)
         if matters:
             bench = arranged(bench, sort_order(bench, ask, asked))
         own = bench.view.vendor == bench.words[asked.vendor]
-        codes = _first_failing(ask, asked, bench)
+        codes = _first_failing(ask, asked, bench, budget)
         if taken < asked.count:
             passed = own & (codes == _PASSED)
             before = walked(passed) - passed
@@ -96,20 +115,18 @@ def _step(ask: Question, container: ContainerRequest, bench: Bench, found: Texts
     return bench
 
 
-def _quota_takes(ask: Question, asked: DeviceRequest) -> int:
+def _quota_takes(budget: Budget | None, asked: DeviceRequest) -> int:
     """How many cards of one size a quota lets through; all, where none binds or each card is asked by itself."""
-    budget = ask.budgets.get(asked.vendor)
     if budget is None or not one_size(asked):
         return asked.count
     return affordable(budget, asked) or asked.count
 
 
-def _first_failing(ask: Question, asked: DeviceRequest, bench: Bench) -> Ints:
+def _first_failing(ask: Question, asked: DeviceRequest, bench: Bench, budget: Budget | None) -> Ints:
     """Per card the number of the first check it fails, in the order of the exact fit; `_PASSED` when it passes."""
     view: View = bench.view
     cores = min(asked.cores, 100)
     memory = memory_of(view, asked)
-    budget = ask.budgets.get(asked.vendor)
     never = np.False_
     fails = (
         ~view.healthy,

@@ -53,6 +53,8 @@ class View(NamedTuple):
 
 _NUMBERS: Final = 10
 _FLAGS: Final = 4
+_MOST: Final = 2**31 - 1
+"""Planes hold 32 bits; a request is never larger, so a larger card is as good as one of this size."""
 
 
 class Entry:
@@ -167,7 +169,8 @@ class Planes:
         count = len(node.devices)
         self._numbers[0, :, row] = -1
         if count:
-            self._numbers[:, :count, row] = np.array([self._card(each) for each in node.devices], np.int32).T
+            cards = np.array([self._card(each) for each in node.devices], np.int64)
+            self._numbers[:, :count, row] = np.clip(cards, -_MOST, _MOST).T
             flags = [(s.health is Health.HEALTHY, s.cordoned, s.device.mode == "mig", s.schedulable) for s in node.devices]
             self._flags[:, :count, row] = np.array(flags, np.bool_).T
         uuids = tuple([each.device.uuid for each in node.devices])

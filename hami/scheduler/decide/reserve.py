@@ -47,7 +47,7 @@ def reservation(
 def binding_annotations(
     containers: Sequence[ContainerShares], vendors: Sequence[Vendor], *, reservation_id: str, node: NodeState, now_s: int
 ) -> dict[str, str]:
-    """HAMi's keys and, for identity delivery, ours. Call it again with realised MIG instances before the Binding is written."""
+    """HAMi's keys and ours. Call it again with realised MIG instances before the Binding is written."""
     found = {
         identity.RESERVATION: reservation_id,
         identity.NODE: node.name,
@@ -65,8 +65,8 @@ def binding_annotations(
         instances = annotations.mig_entries(containers)
         if vendor.keys.mig and instances:
             found[vendor.keys.mig] = annotations.encode_mig(instances)
-        if vendor.identity and node.delivery is Delivery.IDENTITY:
-            found |= identity.delivered(containers, reservation_id, vendor.word)
+        if vendor.identity:
+            found |= identity.delivered(containers, reservation_id, vendor.word, node.visible)
     return found
 
 

@@ -114,8 +114,7 @@ def _times(weight: int, part: Floats) -> Floats:
 
 
 def _share(part: npt.NDArray[np.int64] | npt.NDArray[np.int32], total: npt.NDArray[np.int32]) -> Floats:
-    divided: Floats = part.astype(np.float32) / np.where(total == 0, 1, total).astype(np.float32)
-    return divided
+    return (part.astype(np.float32) / np.where(total == 0, 1, total).astype(np.float32)).astype(np.float32, copy=False)
 
 
 def memory_of(view: View, asked: DeviceRequest) -> Memory:

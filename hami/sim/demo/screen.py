@@ -37,6 +37,9 @@ class PlainScreen:
     def working(self, text: str) -> None:
         """Plain output shows results only."""
 
+    def close(self) -> None:
+        """Nothing to put back."""
+
 
 class RichScreen:
     """The same story with colour and a spinner for what is being waited for."""
@@ -45,9 +48,6 @@ class RichScreen:
         self._console = console
         self._status = console.status("")
         self._status.start()
-
-    def close(self) -> None:
-        self._status.stop()
 
     def chapter(self, title: str) -> None:
         self._console.print()
@@ -73,6 +73,10 @@ class RichScreen:
 
     def working(self, text: str) -> None:
         self._status.update(f"[dim]{text} ...")
+
+    def close(self) -> None:
+        """The spinner hid the cursor."""
+        self._status.stop()
 
 
 def screen_for(out: TextIO = sys.stdout) -> Screen:
