@@ -14,14 +14,14 @@ from hami.events.catalog.union import Event
 from hami.events.envelope import Envelope, Position
 
 
-class Unknown(msgspec.Struct, frozen=True):
+class Unknown(msgspec.Struct, frozen=True, gc=False):
     """An event type or schema that this version does not know: kept, counted, skipped by folds."""
 
     type: str
     schema: int
 
 
-class Undecodable(msgspec.Struct, frozen=True):
+class Undecodable(msgspec.Struct, frozen=True, gc=False):
     """A known type whose payload cannot be read: its node is quarantined, the others go on."""
 
     type: str

@@ -104,8 +104,8 @@ local function save_heads(key, changed)
   end
 end
 
-local function feed(key, envelope)
-  redis.call('XADD', key, 'MAXLEN', '~', FEED_LENGTH, '*', 'd', envelope)
+-- A feed lives for a while after its last event; setting that anew each time would cost a write each time.
+local function keep_feed(key)
   if redis.call('PTTL', key) < FEED_TTL_MS - FEED_TTL_SLACK_MS then redis.call('PEXPIRE', key, FEED_TTL_MS) end
 end
 
@@ -141,14 +141,19 @@ local function append(keys, argv)
   if refused then return refused end
 
   -- From here on it writes.
-  local ids, texts, changed = {}, {}, {}
+  local ids, texts, changed, fed = {}, {}, {}, {}
   local before = tonumber(heads.g or 0)
   for i, event in ipairs(asked.events) do
     local envelope = argv[i + 1]
     texts[i] = move(event, heads, changed)
     ids[i] = redis.call('XADD', keys[2], '*', 'd', envelope, 'p', '{"g":' .. whole(before + i) .. ',"v":' .. texts[i] .. '}')
-    if event[1] > 0 then feed(keys[event[1]], envelope) end
+    if event[1] > 0 then
+      local feed = keys[event[1]]
+      redis.call('XADD', feed, 'MAXLEN', '~', FEED_LENGTH, '*', 'd', envelope)
+      fed[feed] = true
+    end
   end
+  for feed in pairs(fed) do keep_feed(feed) end
   local g = whole(before + count)
   changed.g, changed[row] = g, whole(epoch) .. ':' .. whole(last) .. ':' .. ids[count]
   save_heads(keys[1], changed)
