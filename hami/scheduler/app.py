@@ -304,6 +304,7 @@ async def _build(front: Front, store: RedisStore, incarnation: str, *, durable: 
         incarnation=incarnation,
         on_change=lambda names: planes.sync(view.snapshot(), names),
         checkpoint_every=settings.checkpoint_every,
+        rewinds=False,
         confirm_every_s=min(1.0, settings.max_staleness_s / 4),
     )
     return Core(

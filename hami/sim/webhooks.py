@@ -37,7 +37,8 @@ def mutating(url: str, authority_pem: str) -> dict[str, Any]:
 def validating(url: str, authority_pem: str) -> dict[str, Any]:
     """Guards what was prepared. `Fail`: nobody edits a reserved key or binds a GPU pod while hami cannot look.
 
-    Bindings carry no labels, so their rule stands apart and looks at all of them.
+    Bindings carry no labels, so their rule stands apart and looks at all of them. The namespace that hami itself runs in must
+    carry the ignore label: its own pods have to be bound while there is nobody to ask.
     """
     common = {
         "clientConfig": _client(f"{url}/validate", authority_pem),
@@ -57,7 +58,12 @@ def validating(url: str, authority_pem: str) -> dict[str, Any]:
                 "objectSelector": ours,
                 **common,
             },
-            {"name": "bindings.validate.hami.io", "rules": [_rule(["CREATE"], ["pods/binding", "bindings"])], **common},
+            {
+                "name": "bindings.validate.hami.io",
+                "rules": [_rule(["CREATE"], ["pods/binding", "bindings"])],
+                "namespaceSelector": _NOT_IGNORED,
+                **common,
+            },
         ],
     }
 

@@ -4,9 +4,10 @@ import json
 
 import anyio
 import msgspec
+import pytest
 
 from hami.domain.cluster import Delivery
-from hami.domain.device import MigPlacement, MigProfile, MigSlice
+from hami.domain.device import Health, MigPlacement, MigProfile, MigSlice
 from hami.domain.units import CorePercent, MiB
 from hami.events.catalog.allocation import (
     AllocationBound,
@@ -16,9 +17,10 @@ from hami.events.catalog.allocation import (
     AllocationReleased,
     AllocationReserved,
 )
-from hami.events.catalog.device import MigInstanceCreated
+from hami.events.catalog.device import DeviceCordoned, DeviceHealthChanged, MigInstanceCreated
 from hami.events.catalog.governance import LockReclaimed, LockWaitTimedOut
-from hami.events.catalog.node import NodeRegistered
+from hami.events.catalog.node import NodeLost, NodeRegistered, NodeRemoved
+from hami.events.catalog.union import Event
 from hami.events.lease import Held
 from hami.scheduler import texts
 from hami.sim.apiserver.faults import Fault
@@ -80,6 +82,30 @@ async def test_a_pod_without_a_reservation_on_that_node_is_not_bound(world: Worl
         assert await caller.bind(pod, "n1") == texts.NO_RESERVATION
         await caller.filter(pod, ["n1"])
         assert await caller.bind(pod, "n2") == texts.NO_RESERVATION
+    assert "nodeName" not in world.pod_of("p1")["spec"]
+
+
+@pytest.mark.parametrize(
+    "happened",
+    [
+        DeviceHealthChanged(device="GPU-n1", was=Health.HEALTHY, now=Health.UNHEALTHY, reason="xid 79"),
+        DeviceCordoned(device="GPU-n1", actor="operator"),
+        NodeRegistered(vendor="NVIDIA", devices=(a_device("GPU-other"),)),
+        NodeRegistered(vendor="NVIDIA", devices=(a_device("GPU-n1"),), node_uid="made-anew"),
+        NodeLost(),
+        NodeRemoved(),
+    ],
+    ids=["card fails", "card is cordoned", "card leaves", "node is another", "node is lost", "node is gone"],
+)
+async def test_what_happened_to_the_devices_since_filter_stops_the_bind(world: World, happened: Event) -> None:
+    await world.add_node("n1")
+    pod = await world.add_pod("p1", limits=WHOLE)
+    async with world.scheduler(sweep_s=600) as caller:
+        await caller.filter(pod, ["n1"])
+        await world.write(happened, node_name="n1")
+        await world.settled(caller)
+        assert await caller.bind(pod, "n1") == texts.DEVICES_GONE
+    assert await world.events(AllocationBound) == []
     assert "nodeName" not in world.pod_of("p1")["spec"]
 
 
