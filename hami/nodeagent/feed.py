@@ -7,7 +7,7 @@ import anyio
 import msgspec
 
 from hami.domain.allocation import Phase, PodOwner, Reservation
-from hami.domain.errors import StoreUnavailable
+from hami.domain.errors import StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
 from hami.events.catalog.allocation import (
     AllocationBound,
@@ -90,7 +90,7 @@ class FeedReader:
         self._report, self._clock, self._patience_ms = report, clock, patience_ms
 
     async def run(self) -> None:
-        """For ever. With the store away nothing new is known; what is known stays."""
+        """For ever. With the store away, or not to be used, nothing new is known; what is known stays."""
         at = START
         while True:
             try:
@@ -98,7 +98,7 @@ class FeedReader:
                     for entry, envelope in batch:
                         self._on(decode_event(envelope))
                         at = entry
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoreUnsafe) as error:
                 log.warning("feed not readable", error=str(error))
                 await anyio.sleep(RETRY_S)
 
