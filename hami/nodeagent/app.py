@@ -11,7 +11,7 @@ import anyio
 import msgspec
 
 from hami.config import AgentSettings
-from hami.domain.errors import DeviceUnavailable, InvalidInput, StoreUnavailable
+from hami.domain.errors import DeviceUnavailable, InvalidInput, StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs, MiB
 from hami.events.lease import Leases
 from hami.events.log import NodeFeed
@@ -164,7 +164,7 @@ class Agent:
         while True:
             try:
                 await self._leases.keep(self._settings.node_name, str(self._publisher.state.epoch), ttl_ms=ttl_ms)
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoreUnsafe) as error:
                 log.warning("lease not renewed", error=str(error))
             await anyio.sleep(self._settings.lease_every_s * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
 

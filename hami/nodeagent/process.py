@@ -27,7 +27,7 @@ async def run_agent(settings: AgentSettings, redis: RedisSettings, *, node_uid: 
         raise InvalidInput("agent.kubelet_dir", settings.kubelet_dir, "no such folder: mount the kubelet's device-plugins here")
     backend = _backend(settings)
     central = _client(redis, redis.url)
-    sidecar = _client(redis, settings.sidecar_url) if settings.sidecar_url else None
+    sidecar = _client(redis, settings.sidecar_url, setting="agent.sidecar_url") if settings.sidecar_url else None
     spool: Spool = MemorySpool() if sidecar is None else SidecarSpool(sidecar)
     store = RedisStore(central)
     epochs = EpochFile(Path(settings.state_dir) / "epoch")
@@ -66,13 +66,14 @@ def _endpoint(agent: Agent, outbox: Outbox) -> Starlette:
     return Starlette(routes=[*health_routes(Readiness(checks)), metrics_route(metrics.registry, before=frozen)])
 
 
-def _client(redis: RedisSettings, url: str) -> Client:
+def _client(redis: RedisSettings, url: str, *, setting: str = "redis.url") -> Client:
     return Client(
         url,
         partition=redis.partition,
         command_timeout_s=redis.command_timeout_s,
         block_s=redis.block_s,
         connect_timeout_s=redis.connect_timeout_s,
+        setting=setting,
     )
 
 

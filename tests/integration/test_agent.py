@@ -10,7 +10,7 @@ import pytest
 
 from hami.domain.device import Health
 from hami.domain.digest import device_set_digest
-from hami.domain.errors import InvalidInput
+from hami.domain.errors import HamiError, InvalidInput, StoreUnavailable, StoreUnsafe
 from hami.events.catalog.allocation import AllocationBound, AllocationPrepared, AllocationReleased, AllocationReserved
 from hami.events.catalog.device import DeviceClearRequested, DeviceHealthChanged, FaultKind, FaultObserved
 from hami.events.catalog.handshake import DIGEST, HandshakeReported, HandshakeRequested
@@ -451,10 +451,11 @@ async def test_without_a_checkpoint_running_containers_are_found_by_name_and_not
     assert cache.exists()
 
 
-async def test_a_store_that_is_away_takes_nothing_from_the_kubelet(
-    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+@pytest.mark.parametrize("why", [StoreUnavailable("away"), StoreUnsafe("this Redis user may not do that")])
+async def test_a_store_that_is_away_or_refuses_us_takes_nothing_from_the_kubelet(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend, why: HamiError
 ) -> None:
-    async with agent_on(folder, backend, store=StoreAway()):
+    async with agent_on(folder, backend, store=StoreAway(why)):
         await offered(api, "20", "20")
         backend.strike(UUIDS[0], 79)
         await offered(api, "20", "10")

@@ -69,7 +69,7 @@ class RichScreen:
         took = f" [dim]{claim.seconds:.2f} s[/]" if claim.seconds >= 0.01 else ""
         self._console.print(f"  {mark} {claim.text}{took}", highlight=False)
         self._console.print(f"      {claim.seen}", style="dim", highlight=False, markup=False)
-        self._status.update("")
+        self._status.update(" ")  # an empty text would leave the old one standing
 
     def working(self, text: str) -> None:
         self._status.update(f"[dim]{text} ...")
