@@ -35,10 +35,14 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class ReservationBook:
-    """The node's live reservations as the log tells them."""
+    """The node's live reservations as the log tells them. `read`: all that the feed held at the start is in."""
 
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
+        self.read = False
+
+    def has(self, reservation: str) -> bool:
+        return reservation in self._known
 
     def add(self, reservation: Reservation) -> None:
         self._known[reservation.id] = Known(reservation, Phase.RESERVED)
@@ -62,6 +66,14 @@ class ReservationBook:
 
     def _newest_first(self) -> Iterator[Reservation]:
         return (known.reservation for known in reversed(self._known.values()) if isinstance(known.reservation.owner, PodOwner))
+
+    def bound_pods(self) -> tuple[Reservation, ...]:
+        """Bound and not ended, oldest first."""
+        return tuple(
+            known.reservation
+            for known in self._known.values()
+            if known.phase is Phase.BOUND and isinstance(known.reservation.owner, PodOwner)
+        )
 
     def tenants(self, uuid: str) -> tuple[str, ...]:
         """Uids of the owners that hold a share of a card and may be running."""
@@ -125,6 +137,7 @@ class FeedReader:
         while True:
             try:
                 async for batch in self._feed.tail(at):
+                    self._book.read = self._book.read or not batch
                     for entry, envelope in batch:
                         self._on(envelope.id, decode_event(envelope))
                         at = entry

@@ -96,6 +96,7 @@ def reserved_edits(
     """
     if not shares:
         return anonymous_edits(hook, present=present, cache_dir=cache_dir)
+    # Named here by uuid; the strategy that is in force (listing.py) has the last word.
     ids = [share.mig.uuid if share.mig is not None and share.mig.uuid else share.uuid for share in shares]
     visible = {VISIBLE: ",".join(dict.fromkeys(ids))}
     if any(share.mig is not None for share in shares):

@@ -41,6 +41,7 @@ class ListSettings(msgspec.Struct, frozen=True, kw_only=True):
     by_index: bool = False
     device_nodes: bool = False
     dev_root: str = ""
+    driver_root: str = ""
     cdi_prefix: str = "cdi.k8s.io/"
     cdi_vendor: str = CDI_VENDOR
     imex: tuple[int, ...] = ()
@@ -59,10 +60,12 @@ class ListSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def visible(self) -> Visible:
-        """What the pod's own environment must say for it. The environment wins where several ways are on."""
+        """What the pod's own environment must say for it. Mounts win: a runtime that reads them may not trust the variable."""
+        if ListStrategy.VOLUME_MOUNTS in self.strategies:
+            return Visible.MOUNTS
         if ListStrategy.ENVVAR in self.strategies:
             return Visible.INDEX if self.by_index else Visible.UUID
-        return Visible.MOUNTS if ListStrategy.VOLUME_MOUNTS in self.strategies else Visible.NOTHING
+        return Visible.NOTHING
 
 
 class Card(msgspec.Struct, frozen=True, gc=False):
@@ -94,9 +97,9 @@ def listing_edits(
 
 
 def _envs(names: Sequence[str], settings: ListSettings) -> dict[str, str]:
-    if not set(settings.strategies) - CDI:
+    if settings.cdi and not set(settings.strategies) - CDI:
         return {VISIBLE: "void"}
-    envs = {VISIBLE: ",".join(names) if ListStrategy.ENVVAR in settings.strategies else MOUNTED_LIST}
+    envs = {VISIBLE: MOUNTED_LIST if ListStrategy.VOLUME_MOUNTS in settings.strategies else ",".join(names)}
     if settings.imex:
         envs["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, settings.imex))
     return envs | {f"NVIDIA_{extra.upper()}": "enabled" for extra in settings.extras}
