@@ -6,11 +6,10 @@
 While there is no core the front answers: /readyz says why not, /filter and /bind answer an Error, /mutate goes on.
 """
 
-import gc
 import hashlib
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -34,10 +33,10 @@ from hami.events.writer import EventWriter
 from hami.kube.access import Access, InCluster, Kubeconfig
 from hami.kube.client import EventNote, KubeClient
 from hami.projections.view import LiveView, ViewBroken
-from hami.scheduler import texts
+from hami.scheduler import memory, texts
 from hami.scheduler.bind import Bind
 from hami.scheduler.clock import StoreClock
-from hami.scheduler.core import Alarm, Core
+from hami.scheduler.core import Alarm, Core, Idle
 from hami.scheduler.debug import view_route
 from hami.scheduler.decide.admit import AdmissionSettings
 from hami.scheduler.decide.planes import Planes
@@ -68,6 +67,9 @@ from hami.web.server import Tls, serve
 
 DECISION_RETRY_S: Final = 1.5
 """How long a decision's append is sent again: filter must answer within its own budget."""
+
+WORTH_SAVING: Final = 1000
+"""Events read at start from which the next start should not have to read them again."""
 
 _FIRST_S: Final = 0.2
 _MOST_S: Final = 5.0
@@ -201,8 +203,6 @@ async def _run_core(front: Front, redis: RedisSettings, ready: Callable[[], None
             async with anyio.create_task_group() as tasks:
                 await _bring_up(front, core, jobs, tasks)
                 # 6. Ready.
-                gc.collect()
-                gc.freeze()
                 _log.info("ready", position=core.view.position.g, nodes=len(core.view.snapshot().nodes))
                 ready()
                 await anyio.sleep_forever()
@@ -210,6 +210,21 @@ async def _run_core(front: Front, redis: RedisSettings, ready: Callable[[], None
             front.close(texts.NOT_STARTED, "")
             core.told.close()
             await jobs.leave()
+
+
+class PlanesFeed:
+    """Planes are written once the view has caught up: while it reads thousands of events nobody decides from them."""
+
+    def __init__(self, planes: Planes, view: Callable[[], LiveView]) -> None:
+        self._planes, self._view = planes, view
+        self._waiting: dict[str, None] = {}
+
+    def changed(self, names: Sequence[str]) -> None:
+        self._waiting.update(dict.fromkeys(names))
+        view = self._view()
+        if view.caught_up:
+            self._planes.sync(view.snapshot(), tuple(self._waiting))
+            self._waiting = {}
 
 
 class Jobs:
@@ -234,11 +249,15 @@ async def _bring_up(front: Front, core: Core, jobs: Jobs, tasks: TaskGroup) -> N
     remembered = Remembered()
     front.verbs = Verbs(core, Filter(remembered), Bind(remembered, Late(tasks)), NodeNames())
     await _until(lambda: core.view.caught_up)
+    if core.view.behind_checkpoint >= WORTH_SAVING:
+        await core.view.save()
     # 4. What decisions rest on, if it is news.
     await _announce_policy(core, front.policy_settings)
     # 5. The loops, each on its own feet.
     for name, loop in _loops(core, inventory, jobs).items():
         tasks.start_soon(supervise, name, loop, core.metrics)
+    await _until(lambda: inventory.synced)
+    memory.settle()
     await _until(lambda: not core.readiness.first_reason())
 
 
@@ -280,6 +299,7 @@ def _loops(core: Core, inventory: Inventory, jobs: Jobs) -> Mapping[str, Callabl
         "sweeper": Sweeper(core, jobs.sweeper).run,
         "handshake": Handshake(core, jobs.handshake).run,
         "reconcile": ReconcileLoop(core, inventory).run,
+        "memory": partial(memory.collect_when_idle, core.idle.seconds),
         "clock": core.clock.run,
         "notes": core.notes.run,
         "events": core.told.run,
@@ -298,11 +318,12 @@ async def _build(front: Front, store: RedisStore, incarnation: str, *, durable: 
     clock = StoreClock(store.log)
     await clock.sample()
     planes = Planes(front.vendors)
+    feed = PlanesFeed(planes, lambda: view)
     view = LiveView(
         store.log,
         store.checkpoints,
         incarnation=incarnation,
-        on_change=lambda names: planes.sync(view.snapshot(), names),
+        on_change=feed.changed,
         checkpoint_every=settings.checkpoint_every,
         rewinds=False,
         confirm_every_s=min(1.0, settings.max_staleness_s / 4),
@@ -324,6 +345,7 @@ async def _build(front: Front, store: RedisStore, incarnation: str, *, durable: 
         told=EventsOut(partial(_tell, front.api, settings.name), front.metrics),
         metrics=front.metrics,
         alarm=Alarm(),
+        idle=Idle(),
     )
 
 

@@ -78,6 +78,19 @@ class Alarm:
             raise self._error
 
 
+class Idle:
+    """When something was last asked."""
+
+    def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
+        self._steady, self._last = steady, steady()
+
+    def interrupt(self) -> None:
+        self._last = self._steady()
+
+    def seconds(self) -> float:
+        return self._steady() - self._last
+
+
 @dataclass(frozen=True, kw_only=True)
 class Core:
     """`writer` is for decisions, `loop_writer` for everything else: a slow loop must not hold a filter up."""
@@ -98,6 +111,7 @@ class Core:
     told: EventsOut
     metrics: Metrics
     alarm: Alarm
+    idle: Idle
 
     @property
     def staleness_s(self) -> float:

@@ -1,10 +1,10 @@
 """Compares the pods of the API with the log every `reconcile_s` and writes what makes the log true again."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import anyio
-import anyio.lowlevel
 import msgspec
 
 from hami.domain.cluster import ClusterSnapshot
@@ -16,9 +16,11 @@ from hami.scheduler.decide.reconcile import Action, PodFacts, reconcile
 from hami.scheduler.inventory import Inventory
 from hami.scheduler.notes import Once
 from hami.scheduler.podfacts import as_decision, by_pod, known, owner_of
+from hami.scheduler.turns import breathe, slices
 from hami.telemetry import get_logger
 
-SLICE: Final = 200
+Compared = tuple[ClusterSnapshot, Mapping[str, PodFacts]]
+
 _FIRST_LOOK_S: Final = 0.1
 _log = get_logger("scheduler.reconcile")
 
@@ -55,45 +57,29 @@ class ReconcileLoop:
             await anyio.sleep(self._core.settings.reconcile_s)
 
     async def once(self) -> int:
-        """How many differences there were. Goes through the pods in slices: a filter call in between must not wait."""
-        owners = self._owners()
-        uids = list(owners | dict.fromkeys(self._inventory.pods, ()))
-        count = 0
-        for start in range(0, len(uids), SLICE):
-            count += await self._compare(uids[start : start + SLICE], owners)
-            await anyio.lowlevel.checkpoint()
-        self._core.metrics.drift.set(count)
+        """How many differences there were. Looks at a slice at a time: a filter never waits for the whole comparison."""
+        found = 0
+        for part in slices(sorted(self._core.view.snapshot().allocations)):
+            found += await self._compare(partial(held_and_their_pods, ids=part))
+        for part in slices(sorted(self._inventory.pods)):
+            found += await self._compare(partial(pods_without_any, uids=part))
+        self._core.metrics.drift.set(found)
         self._core.metrics.comparisons.inc()
-        return count
-
-    def _owners(self) -> dict[str, tuple[str, ...]]:
-        """Allocation ids by the pod that holds them."""
-        found: dict[str, tuple[str, ...]] = {}
-        for key, each in self._core.view.snapshot().allocations.items():
-            uid = each.reservation.owner.uid
-            found[uid] = (*found.get(uid, ()), key)
         return found
 
-    async def _compare(self, uids: list[str], owners: Mapping[str, tuple[str, ...]]) -> int:
+    async def _compare(self, chosen: Callable[[ClusterSnapshot, Mapping[str, PodFacts]], Compared]) -> int:
         snapshot = self._core.view.snapshot()
-        pods = {uid: self._inventory.pods[uid] for uid in uids if uid in self._inventory.pods}
-        narrowed = ClusterSnapshot(
-            allocations={
-                key: snapshot.allocations[key] for uid in uids for key in owners.get(uid, ()) if key in snapshot.allocations
-            },
-            by_owner={uid: snapshot.by_owner[uid] for uid in uids if uid in snapshot.by_owner},
-            versions=snapshot.versions,
-        )
-        actions = [
-            each for each in reconcile(narrowed, pods, self._core.vendors, now_ms=self._core.clock.now()) if self._is_news(each)
-        ]
+        narrowed, pods = chosen(snapshot, self._inventory.pods)
+        now = self._core.clock.now()
+        actions = [each for each in reconcile(narrowed, pods, self._core.vendors, now_ms=now) if self._is_news(each)]
         # Versions are those of the comparison: whatever changes meanwhile wins, and the next round compares anew.
         found = [
-            (uid, as_decision(narrowed, uid, group), _doubt(narrowed, uid, group, pods)) for uid, group in by_pod(actions, pods)
+            (uid, as_decision(snapshot, uid, group), _doubt(snapshot, uid, group, pods)) for uid, group in by_pod(actions, pods)
         ]
         for uid, decision, doubt in found:
             if doubt is None or await self._holds(doubt):
                 await self._correct(uid, decision)
+        await breathe()
         return len(actions)
 
     def _is_news(self, action: Action) -> bool:
@@ -116,3 +102,17 @@ class ReconcileLoop:
         for each in drafts:
             self._core.metrics.corrections.labels(each.event.TYPE).inc()
         _log.info("log corrected by the API", pod_uid=uid, events=[each.event.TYPE for each in drafts])
+
+
+def held_and_their_pods(snapshot: ClusterSnapshot, pods: Mapping[str, PodFacts], *, ids: Sequence[str]) -> Compared:
+    """These allocations, as far as they are still there, and their owners' pods."""
+    held = {each: snapshot.allocations[each] for each in ids if each in snapshot.allocations}
+    owners = {each.reservation.owner.uid: key for key, each in held.items()}
+    narrowed = ClusterSnapshot(allocations=held, by_owner=owners, versions=snapshot.versions)
+    return narrowed, {uid: pods[uid] for uid in owners if uid in pods}
+
+
+def pods_without_any(snapshot: ClusterSnapshot, pods: Mapping[str, PodFacts], *, uids: Sequence[str]) -> Compared:
+    """Those of these pods that hold nothing."""
+    bare = {uid: pods[uid] for uid in uids if uid in pods and uid not in snapshot.by_owner}
+    return ClusterSnapshot(versions=snapshot.versions), bare
