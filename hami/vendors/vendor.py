@@ -6,6 +6,7 @@ decide room) or a small function of its own page.
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -142,7 +143,7 @@ class Writing(msgspec.Struct, frozen=True, kw_only=True):
     now_s: int
 
 
-class Vendor(msgspec.Struct, frozen=True, kw_only=True):
+class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One accelerator family under one configuration.
 
     Asking: `memory_factor` multiplies what users write into the memory resource (and the limits of quotas on it).
@@ -186,7 +187,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     annotate: "Callable[[Writing, Vendor], Mapping[str, str]] | None" = None
     """Annotations of a placed pod beyond `allocated` and `to_allocate`."""
 
-    @property
+    @cached_property
     def plain(self) -> bool:
         """Is its fit the standard one, which the planes know how to answer for many nodes at once?"""
         checks = tuple(each for each in self.checks if each not in {Check.NUMA, Check.MIG})
