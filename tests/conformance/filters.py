@@ -82,9 +82,8 @@ def decide(case: Case) -> Answer:
     return answer
 
 
-def amounts(case: Case) -> Iterator[tuple[str, str, str, str]]:
-    """Container, side, resource, value of everything that the pod asks for."""
-    spec = case["input"]["pod"]["spec"]
+def amounts(spec: Case) -> Iterator[tuple[str, str, str, str]]:
+    """Container, side, resource, value of everything that a pod asks for."""
     for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
         for side in ("limits", "requests"):
             for name, value in ((container.get("resources") or {}).get(side) or {}).items():
@@ -97,7 +96,7 @@ def odd_quantity(case: Case) -> bool:
     factors |= {vendor.resources.memory: vendor.memory_factor for vendor in vendors_for(case)}
     return any(
         name in factors and (not _PLAIN.fullmatch(value) or int(value) * factors[name] >= 2**31)
-        for _, _, name, value in amounts(case)
+        for _, _, name, value in amounts(case["input"]["pod"]["spec"])
     )
 
 
@@ -107,12 +106,18 @@ def refusal_explained(case: Case, error: InvalidInput) -> str:
         return ""
     if "neuroncore" in error.field and "multiple" in error.why:
         return "neuron"
+    if "beside" in error.why:
+        return "V20.10"
     return "B7" if odd_quantity(case) or "between 1 and 100" in error.why else ""
 
 
 def neuron_otherwise(case: Case) -> bool:
     """Cores on nodes with one core a device, or devices named in requests only."""
-    asked = [(who, side, name, value) for who, side, name, value in amounts(case) if name.startswith("aws.amazon.com/")]
+    asked = [
+        (who, side, name, value)
+        for who, side, name, value in amounts(case["input"]["pod"]["spec"])
+        if name.startswith("aws.amazon.com/")
+    ]
     limited = {who for who, side, name, _ in asked if side == "limits" and name.endswith("/neuron")}
     if any(name.endswith("/neuron") and who not in limited for who, _, name, _ in asked):
         return True
@@ -125,11 +130,15 @@ def neuron_otherwise(case: Case) -> bool:
 
 
 def read_otherwise(case: Case) -> bool:
+    return read_otherwise_in(case["input"]["pod"]["spec"], vendors_for(case))
+
+
+def read_otherwise_in(spec: Case, vendors: tuple[Vendor, ...]) -> bool:
     """Does the pod write memory in bytes (`16Gi`), or a nought that HAMi cannot read (`0.0`)?"""
-    names = {vendor.resources.memory for vendor in vendors_for(case)} - {""}
+    names = {vendor.resources.memory for vendor in vendors} - {""}
     return any(
         name in names and (value.endswith("i") or re.fullmatch(r"0\.0+", value) is not None)
-        for _, _, name, value in amounts(case)
+        for _, _, name, value in amounts(spec)
     )
 
 

@@ -201,6 +201,28 @@ CHECKS: Final[Mapping[Check, Checking]] = MappingProxyType(
         Check.BOARD_MUTEX: board_mutex,
     }
 )
+WORDS: Final[Mapping[Check, Reason]] = MappingProxyType(
+    {
+        Check.HEALTH: Reason.CARD_NOT_HEALTHY,
+        Check.CORDON: Reason.CARD_CORDONED,
+        Check.TYPE: Reason.CARD_TYPE_MISMATCH,
+        Check.NUMA: Reason.NUMA_NOT_FIT,
+        Check.UUID: Reason.CARD_UUID_MISMATCH,
+        Check.SLOTS: Reason.CARD_TIME_SLICING_EXHAUSTED,
+        Check.MUTEX: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Check.QUOTA: Reason.RESOURCE_QUOTA_NOT_FIT,
+        Check.MEMORY: Reason.CARD_INSUFFICIENT_MEMORY,
+        Check.CORES: Reason.CARD_INSUFFICIENT_CORE,
+        Check.EXCLUSIVE: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Check.EXHAUSTED: Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
+        Check.SAME_CARD: Reason.CARD_NOT_FOUND_CUSTOM_FILTER_RULE,
+        Check.MIG: Reason.CARD_MIG_TOPOLOGY_INFEASIBLE,
+        Check.COMPUTE_UNITS: Reason.CARD_INSUFFICIENT_CORE,
+        Check.NEURON_CORES: Reason.CARD_INSUFFICIENT_CORE,
+        Check.BOARD_MUTEX: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+    }
+)
+"""What users read of a card that fails this check."""
 SIZES: Final[Mapping[Size, Sizing]] = MappingProxyType(
     {
         Size.SHARE: share,
