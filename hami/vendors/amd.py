@@ -13,6 +13,7 @@ from hami.vendors.vendor import AnnotationKeys, Changes, Check, Refused, Resourc
 def vendor(config: AmdConfig) -> Vendor:
     return Vendor(
         word="AMD",
+        about=__doc__ or "",
         resources=ResourceNames(count=config.count, memory=config.memory, cores=config.cores),
         keys=AnnotationKeys(
             allocated="hami.io/amd-devices-allocated",
@@ -25,6 +26,7 @@ def vendor(config: AmdConfig) -> Vendor:
             nouse_uuid="amd.com/nouse-gpu-uuid",
         ),
         limits_only=True,
+        asked_by=tuple(name for name in (config.count, config.memory, config.cores) if name),
         checks=(
             Check.HEALTH,
             Check.CORDON,
@@ -39,14 +41,20 @@ def vendor(config: AmdConfig) -> Vendor:
         model_in_annotation=True,
         ask=ask,
         admit=admit,
+        differs=("B1", "B7", "V20.2", "V20.10"),
     )
 
 
 def ask(container: Container, vendor: Vendor, place: str) -> DeviceRequest | None:
-    """Cores left out are all of them; others than 1 to 100 percent are refused."""
+    """Cores left out are all of them; others than 1 to 100 percent are refused, and a share without a count."""
     names = vendor.resources
     count = given(container, names.count, place, vendor)
-    if count is None or (number := quantities.whole(*count)) == 0:
+    if count is None:
+        alone = given(container, names.memory, place, vendor) or given(container, names.cores, place, vendor)
+        if alone is not None:
+            raise InvalidInput(*alone, f"needs {names.count} beside it")
+        return None
+    if (number := quantities.whole(*count)) == 0:
         return None
     memory = given(container, names.memory, place, vendor)
     cores = given(container, names.cores, place, vendor)

@@ -8,6 +8,7 @@ from hami.vendors.vendor import AnnotationKeys, Check, ResourceNames, Size, Vend
 def vendor(config: BirenConfig) -> Vendor:
     return Vendor(
         word="Biren",
+        about=__doc__ or "",
         resources=ResourceNames(count=config.count),
         keys=AnnotationKeys(
             allocated="hami.io/Biren-devices-allocated",

@@ -18,6 +18,7 @@ _CORES = 100
 def vendor(config: CambriconConfig) -> Vendor:
     return Vendor(
         word="MLU",
+        about=__doc__ or "",
         resources=ResourceNames(count=config.count, memory=config.memory, cores=config.cores),
         keys=AnnotationKeys(
             allocated="hami.io/cambricon-mlu-devices-allocated",
@@ -32,6 +33,7 @@ def vendor(config: CambriconConfig) -> Vendor:
         quota_at_fit=True,
         discover=discover,
         annotate=annotate,
+        differs=("B1", "B7", "V20.6", "capacity"),
     )
 
 

@@ -9,6 +9,7 @@ from hami.vendors.vendor import AnnotationKeys, ResourceNames, Vendor
 def vendor(config: HygonConfig) -> Vendor:
     return Vendor(
         word="DCU",
+        about=__doc__ or "",
         resources=ResourceNames(count=config.count, memory=config.memory, cores=config.cores),
         keys=AnnotationKeys(
             allocated="hami.io/dcu-devices-allocated",
@@ -25,4 +26,5 @@ def vendor(config: HygonConfig) -> Vendor:
         default_cores=CorePercent(100),
         percent_beside_memory=0,
         discover=registers.listed_by_colon,
+        differs=("B1", "B7", "V20.2"),
     )

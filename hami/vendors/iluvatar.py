@@ -14,6 +14,7 @@ def vendor(config: IluvatarConfig) -> Vendor:
     word = config.word
     return Vendor(
         word=word,
+        about=__doc__ or "",
         resources=ResourceNames(count=config.count, memory=config.memory, cores=config.cores),
         keys=AnnotationKeys(
             allocated=f"hami.io/{word}-devices-allocated",
@@ -28,6 +29,7 @@ def vendor(config: IluvatarConfig) -> Vendor:
         percent_beside_memory=0,
         admit=admit,
         discover=registers.listed_by_colon,
+        differs=("B7",),
     )
 
 

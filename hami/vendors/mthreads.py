@@ -25,6 +25,7 @@ _LEGAL: Final = (2, 4, 8, 16, 32, 64, 96)
 def vendor(config: MthreadsConfig) -> Vendor:
     return Vendor(
         word="Mthreads",
+        about=__doc__ or "",
         resources=ResourceNames(count=config.count, memory=config.memory, cores=config.cores),
         keys=AnnotationKeys(
             allocated="hami.io/mthreads-vgpu-devices-allocated",
@@ -37,6 +38,7 @@ def vendor(config: MthreadsConfig) -> Vendor:
         admit=admit,
         discover=discover,
         annotate=annotate,
+        differs=("B7", "capacity"),
     )
 
 

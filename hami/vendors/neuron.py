@@ -27,6 +27,7 @@ _MOST_CORES: Final = 31
 def vendor(config: NeuronConfig) -> Vendor:
     return Vendor(
         word="AWSNeuron",
+        about=__doc__ or "",
         resources=ResourceNames(count=config.count, cores=config.cores),
         keys=AnnotationKeys(
             allocated="hami.io/aws-neuron-devices-allocated",
@@ -49,6 +50,7 @@ def vendor(config: NeuronConfig) -> Vendor:
         admit=admit,
         discover=discover,
         annotate=annotate,
+        differs=("V20.3", "neuron", "capacity"),
     )
 
 

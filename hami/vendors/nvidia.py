@@ -43,6 +43,7 @@ KEYS = AnnotationKeys(
 def vendor(config: NvidiaConfig) -> Vendor:
     return Vendor(
         word=WORD,
+        about=__doc__ or "",
         resources=ResourceNames(
             count=config.resource_count_name,
             memory=config.resource_memory_name,
@@ -64,6 +65,7 @@ def vendor(config: NvidiaConfig) -> Vendor:
         select=Select.TOPOLOGY,
         admit=admit,
         discover=discover,
+        differs=("B1", "B3", "B4", "B7", "identity"),
     )
 
 

@@ -12,6 +12,7 @@ STRATEGY = "DeviceStrategy"
 def vendor(config: VastaiConfig) -> Vendor:
     return Vendor(
         word="Vastai",
+        about=__doc__ or "",
         resources=ResourceNames(count=config.count),
         keys=AnnotationKeys(
             allocated="hami.io/Vastai-devices-allocated",

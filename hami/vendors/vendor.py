@@ -6,6 +6,7 @@ decide room) or a small function of its own page.
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -33,7 +34,7 @@ class Check(StrEnum):
     CORES = "it has the cores"
     EXCLUSIVE = "it is idle, where the whole card is asked for"
     EXHAUSTED = "it has cores left, where none are asked for"
-    BOARD_MUTEX = "as MUTEX; where the cards are dies, their whole board is idle"
+    BOARD_MUTEX = "it is idle (where the cards are dies: its whole board is), where the pod's policy is mutex"
     SAME_CARD = "it is the card that the pod's other containers hold"
     MIG = "a MIG profile has a free place on it"
     COMPUTE_UNITS = "it has the compute units"
@@ -142,7 +143,7 @@ class Writing(msgspec.Struct, frozen=True, kw_only=True):
     now_s: int
 
 
-class Vendor(msgspec.Struct, frozen=True, kw_only=True):
+class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One accelerator family under one configuration.
 
     Asking: `memory_factor` multiplies what users write into the memory resource (and the limits of quotas on it).
@@ -155,6 +156,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     word: str
+    about: str = ""
+    """The page's own words, for the documentation."""
     resources: ResourceNames
     keys: AnnotationKeys
     memory_factor: int = 1
@@ -183,10 +186,12 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     """None = the container asks where its limits name the count; nothing is added."""
     discover: "Callable[[Node, Vendor], tuple[Device, ...]] | None" = None
     """Devices that a Node object announces. Raises InvalidInput where it announces them in an unreadable way."""
+    differs: tuple[str, ...] = ()
+    """Entries of docs/differences.md that are about this vendor."""
     annotate: "Callable[[Writing, Vendor], Mapping[str, str]] | None" = None
     """Annotations of a placed pod beyond `allocated` and `to_allocate`."""
 
-    @property
+    @cached_property
     def plain(self) -> bool:
         """Is its fit the standard one, which the planes know how to answer for many nodes at once?"""
         checks = tuple(each for each in self.checks if each not in {Check.NUMA, Check.MIG})

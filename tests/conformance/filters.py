@@ -82,9 +82,8 @@ def decide(case: Case) -> Answer:
     return answer
 
 
-def amounts(case: Case) -> Iterator[tuple[str, str, str, str]]:
-    """Container, side, resource, value of everything that the pod asks for."""
-    spec = case["input"]["pod"]["spec"]
+def amounts(spec: Case) -> Iterator[tuple[str, str, str, str]]:
+    """Container, side, resource, value of everything that a pod asks for."""
     for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
         for side in ("limits", "requests"):
             for name, value in ((container.get("resources") or {}).get(side) or {}).items():
@@ -97,7 +96,7 @@ def odd_quantity(case: Case) -> bool:
     factors |= {vendor.resources.memory: vendor.memory_factor for vendor in vendors_for(case)}
     return any(
         name in factors and (not _PLAIN.fullmatch(value) or int(value) * factors[name] >= 2**31)
-        for _, _, name, value in amounts(case)
+        for _, _, name, value in amounts(case["input"]["pod"]["spec"])
     )
 
 
@@ -107,29 +106,41 @@ def refusal_explained(case: Case, error: InvalidInput) -> str:
         return ""
     if "neuroncore" in error.field and "multiple" in error.why:
         return "neuron"
+    if "beside" in error.why:
+        return "V20.10"
     return "B7" if odd_quantity(case) or "between 1 and 100" in error.why else ""
 
 
 def neuron_otherwise(case: Case) -> bool:
-    """Cores on nodes with one core a device, or devices named in requests only."""
-    asked = [(who, side, name, value) for who, side, name, value in amounts(case) if name.startswith("aws.amazon.com/")]
+    """Devices named in requests only, cores on nodes with one core a device, or a single device of more than two cores."""
+    asked = [
+        (who, side, name, value)
+        for who, side, name, value in amounts(case["input"]["pod"]["spec"])
+        if name.startswith("aws.amazon.com/")
+    ]
     limited = {who for who, side, name, _ in asked if side == "limits" and name.endswith("/neuron")}
     if any(name.endswith("/neuron") and who not in limited for who, _, name, _ in asked):
         return True
-    capacities = [each["status"]["capacity"] for each in case["input"].get("nodes") or () if "status" in each]
-    single = any(
-        "aws.amazon.com/neuron" in each and each["aws.amazon.com/neuron"] == each.get("aws.amazon.com/neuroncore")
-        for each in capacities
-    )
-    return single and any(name.endswith("/neuroncore") and value != "1" for _, _, name, value in asked)
+    sizes = {
+        int(each["aws.amazon.com/neuroncore"]) // int(each["aws.amazon.com/neuron"])
+        for each in ((raw.get("status") or {}).get("capacity") or {} for raw in case["input"].get("nodes") or ())
+        if int(each.get("aws.amazon.com/neuron", 0)) and "aws.amazon.com/neuroncore" in each
+    }
+    if 1 in sizes and any(name.endswith("/neuroncore") and value != "1" for _, _, name, value in asked):
+        return True
+    return max(sizes, default=0) > 2 and any(value in {"1", "2"} for _, _, _, value in asked)
 
 
 def read_otherwise(case: Case) -> bool:
+    return read_otherwise_in(case["input"]["pod"]["spec"], vendors_for(case))
+
+
+def read_otherwise_in(spec: Case, vendors: tuple[Vendor, ...]) -> bool:
     """Does the pod write memory in bytes (`16Gi`), or a nought that HAMi cannot read (`0.0`)?"""
-    names = {vendor.resources.memory for vendor in vendors_for(case)} - {""}
+    names = {vendor.resources.memory for vendor in vendors} - {""}
     return any(
         name in names and (value.endswith("i") or re.fullmatch(r"0\.0+", value) is not None)
-        for _, _, name, value in amounts(case)
+        for _, _, name, value in amounts(spec)
     )
 
 
@@ -335,9 +346,11 @@ def _explained(case: Case, answer: Answer) -> str:
         return "neuron"
     if _named_otherwise(case, answer):
         return "V20.2"
+    if "hami_bug_maybe:V20.3_positional" in tags and _by_place(answer):
+        return "V20.3"
     if "hami_bug_maybe:B5" in tags and not _usage(case, answer):
         return "B5"
-    if "hami_bug:B3" in tags and any("ResourceQuotaNotFit" in each for each in answer.failed.values()):
+    if any(tag.endswith(":B3") for tag in tags) and any("ResourceQuotaNotFit" in each for each in answer.failed.values()):
         return "B3"
     if "hami_bug_maybe:B4" in tags and all(
         name in answer.scores or _same_node(case, answer, name, each[0]) for name, each in case["expect"]["nodes"].items()
@@ -352,6 +365,14 @@ def _explained(case: Case, answer: Answer) -> str:
     ):
         return "sort"
     return ""
+
+
+def _by_place(answer: Answer) -> bool:
+    """Several Neuron devices under mutex: HAMi sorts by load and takes what then lies side by side."""
+    mutex = isinstance(answer.policy, SchedulingPolicy) and answer.policy.mutex
+    return mutex and any(
+        each.vendor == "AWSNeuron" and each.count > 1 for container in answer.request.containers for each in container.requests
+    )
 
 
 def _named_otherwise(case: Case, answer: Answer) -> bool:

@@ -195,12 +195,12 @@ def _other_node(raw: Case, vendor: Vendor, recorded: Case) -> list[str]:
         devices = (vendor.discover or registers.listed)(msgspec.convert(raw, Node, strict=False), vendor)
     except InvalidInput as error:
         return [] if "error" in recorded else [difference("devices", error, recorded)]
-    ours = [_row(each) for each in devices]
+    ours = [row_of(each) for each in devices]
     theirs = [_recorded_row(each) for each in recorded.get("devices") or ()]
     return [] if ours == theirs else [difference("devices", ours, recorded)]
 
 
-def _row(device: Device) -> Case:
+def row_of(device: Device) -> Case:
     row: Case = json.loads(registers.encode_register([device]))[0]
     row.pop("custominfo", None)
     return row | ({"custominfo": device.attributes} if device.attributes else {})

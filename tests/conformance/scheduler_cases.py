@@ -22,7 +22,6 @@ from hami.scheduler.decide.policies import BadPolicy, SchedulingPolicy, Weights,
 from hami.scheduler.decide.quota import Budget
 from hami.scheduler.decide.refusals import reason_counts
 from hami.scheduler.decide.score import node_score
-from hami.scheduler.decide.selects import select
 from hami.vendors import annotations, nvidia
 from hami.vendors.admission import changes_of
 from hami.vendors.config import NvidiaConfig, device_config
@@ -178,7 +177,7 @@ def _fit(given: Case, expect: Case) -> Case:
     policy = SchedulingPolicy(device=notes.get("hami.io/gpu-scheduler-policy", "spread"))
     ask = question(_pod([], [[given["request"]]], notes), policy, (VENDOR,), {})
     walk = Walk(asked, ask, [ContainerShares(name="c", kind=ContainerKind.APP)], cards)
-    picks = select(walk)
+    picks = walk.rules.select(walk)
     taken = walk.taken if picks is None else picks
     devices = [
         {"idx": p.card.index, "uuid": p.card.device.uuid, "type": nvidia.WORD, "usedmem": p.memory, "usedcores": p.cores}

@@ -1,6 +1,6 @@
 """One node's cards while a pod is being fitted, and one container's walk over them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -18,16 +18,25 @@ from hami.vendors.vendor import Vendor
 _NO_BUDGET: Final = Budget()
 
 
+class Rules(msgspec.Struct, frozen=True):
+    """A vendor page's checks, size and choice as functions, looked up once for a request."""
+
+    size: "Callable[[Walk, Card], tuple[int, int]]"
+    checks: "tuple[Callable[[Walk, Card], Reason | None], ...]"
+    select: "Callable[[Walk], Sequence[Pick] | None]"
+
+
 class Question(msgspec.Struct, frozen=True):
     """A pod's request with everything that does not change from node to node already worked out.
 
-    `vendors`, `wishes` and `budgets` are of the vendors that the pod asks, by word. `numa_bind`: cards are sorted by NUMA node
-    first, whoever made them.
+    `vendors`, `rules`, `wishes` and `budgets` are of the vendors that the pod asks, by word. `numa_bind`: cards are sorted by
+    NUMA node first, whoever made them.
     """
 
     request: PodRequest
     policy: SchedulingPolicy
     vendors: Mapping[str, Vendor]
+    rules: Mapping[str, Rules]
     wishes: Mapping[str, Wishes]
     budgets: Mapping[str, Budget]
     mutex: bool
@@ -97,6 +106,7 @@ class Walk:
     ) -> None:
         self.asked = asked
         self.vendor = ask.vendors[asked.vendor]
+        self.rules = ask.rules[asked.vendor]
         self.wishes = ask.wishes[asked.vendor]
         self.mutex = ask.mutex
         self.topology = ask.topology

@@ -1,7 +1,6 @@
 """The checks and sizes that vendor pages name, one function each: what does this card lack for this walk?"""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -24,20 +23,15 @@ Sizing = Callable[[Walk, Card], tuple[int, int]]
 
 def try_card(walk: Walk, card: Card) -> Pick | None:
     """The card's share if it passes every check of its vendor; the first that fails is counted."""
-    vendor = walk.vendor
+    rules = walk.rules
     walk.planned = None
-    walk.memory, walk.cores = _SIZES[vendor.size](walk, card)
-    for check in _functions(vendor.checks):
+    walk.memory, walk.cores = rules.size(walk, card)
+    for check in rules.checks:
         reason = check(walk, card)
         if reason is not None:
             walk.refuse(reason)
             return None
     return Pick(card, walk.memory, walk.cores, walk.planned)
-
-
-@lru_cache(maxsize=256)
-def _functions(checks: tuple[Check, ...]) -> tuple[Checking, ...]:
-    return tuple(_CHECKS[each] for each in checks)
 
 
 # --- sizes: (memory, cores) of one share of this card ---
@@ -186,7 +180,7 @@ def bits(walk: Walk, card: Card) -> Reason | None:
     return Reason.CARD_INSUFFICIENT_CORE if total - card.cores.bit_count() < (walk.asked.cores or total) else None
 
 
-_CHECKS: Final[Mapping[Check, Checking]] = MappingProxyType(
+CHECKS: Final[Mapping[Check, Checking]] = MappingProxyType(
     {
         Check.HEALTH: health,
         Check.CORDON: cordon,
@@ -207,7 +201,29 @@ _CHECKS: Final[Mapping[Check, Checking]] = MappingProxyType(
         Check.BOARD_MUTEX: board_mutex,
     }
 )
-_SIZES: Final[Mapping[Size, Sizing]] = MappingProxyType(
+WORDS: Final[Mapping[Check, Reason]] = MappingProxyType(
+    {
+        Check.HEALTH: Reason.CARD_NOT_HEALTHY,
+        Check.CORDON: Reason.CARD_CORDONED,
+        Check.TYPE: Reason.CARD_TYPE_MISMATCH,
+        Check.NUMA: Reason.NUMA_NOT_FIT,
+        Check.UUID: Reason.CARD_UUID_MISMATCH,
+        Check.SLOTS: Reason.CARD_TIME_SLICING_EXHAUSTED,
+        Check.MUTEX: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Check.QUOTA: Reason.RESOURCE_QUOTA_NOT_FIT,
+        Check.MEMORY: Reason.CARD_INSUFFICIENT_MEMORY,
+        Check.CORES: Reason.CARD_INSUFFICIENT_CORE,
+        Check.EXCLUSIVE: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Check.EXHAUSTED: Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
+        Check.SAME_CARD: Reason.CARD_NOT_FOUND_CUSTOM_FILTER_RULE,
+        Check.MIG: Reason.CARD_MIG_TOPOLOGY_INFEASIBLE,
+        Check.COMPUTE_UNITS: Reason.CARD_INSUFFICIENT_CORE,
+        Check.NEURON_CORES: Reason.CARD_INSUFFICIENT_CORE,
+        Check.BOARD_MUTEX: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+    }
+)
+"""What users read of a card that fails this check."""
+SIZES: Final[Mapping[Size, Sizing]] = MappingProxyType(
     {
         Size.SHARE: share,
         Size.NOTHING: nothing,

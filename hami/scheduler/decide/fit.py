@@ -15,10 +15,11 @@ from hami.domain.reasons import Reason
 from hami.domain.request import ContainerKind, ContainerRequest, DeviceRequest, PodRequest
 from hami.domain.units import CorePercent, MiB
 from hami.scheduler.decide import mig
-from hami.scheduler.decide.cards import Card, Pick, Question, Walk
+from hami.scheduler.decide.cards import Card, Pick, Question, Rules, Walk
+from hami.scheduler.decide.checks import CHECKS, SIZES
 from hami.scheduler.decide.policies import SchedulingPolicy
 from hami.scheduler.decide.quota import Budget
-from hami.scheduler.decide.selects import select
+from hami.scheduler.decide.selects import SELECTS
 from hami.vendors.constraints import wants_numa, wishes_of
 from hami.vendors.vendor import Check, Vendor
 
@@ -44,12 +45,18 @@ def question(
         request=request,
         policy=policy,
         vendors=own,
+        rules={word: _rules(each) for word, each in own.items()},
         wishes={word: wishes_of(request.annotations, each) for word, each in own.items()},
         budgets={word: each for word, each in budgets.items() if each.limited and word in own},
         mutex=policy.mutex,
         topology=policy.topology_aware,
         numa_bind=any(wants_numa(request.annotations, each) for each in vendors),
     )
+
+
+def _rules(vendor: Vendor) -> Rules:
+    checks = tuple(CHECKS[each] for each in vendor.checks)
+    return Rules(size=SIZES[vendor.size], checks=checks, select=SELECTS[vendor.select])
 
 
 def fit_node(node: NodeState, ask: Question) -> Fit | Misfit:
@@ -79,7 +86,7 @@ def _fit_container(
         if asked.count > len(own) and not _may_cut(own, ask, asked):
             return Misfit(Reason.NODE_INSUFFICIENT_DEVICE.value)
         walk = Walk(asked, ask, [*decided, ContainerShares(name=container.name, kind=container.kind, shares=shares)], own)
-        picks = select(walk)
+        picks = walk.rules.select(walk)
         if picks is None:
             return Misfit(walk.text)
         for pick in picks:

@@ -1,6 +1,6 @@
 """Which of the cards that pass are taken: one function for every choice that a vendor page can name.
 
-A choice answers with the picks, or None; then the walk's counts say why.
+A choice gets the walk and answers with the picks, or None; then the walk's counts say why.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,10 +17,6 @@ from hami.vendors.vastai import BOARD
 from hami.vendors.vendor import Select
 
 Selecting = Callable[[Walk], Sequence[Pick] | None]
-
-
-def select(walk: Walk) -> Sequence[Pick] | None:
-    return _SELECTS[walk.vendor.select](walk)
 
 
 def first(walk: Walk) -> Sequence[Pick] | None:
@@ -123,7 +119,7 @@ def neuron_runs(walk: Walk) -> Sequence[Pick] | None:
 
 
 _ALIGNED: Final = frozenset({4, 8, 16})
-_SELECTS: Final[Mapping[Select, Selecting]] = MappingProxyType(
+SELECTS: Final[Mapping[Select, Selecting]] = MappingProxyType(
     {
         Select.FIRST: first,
         Select.TOPOLOGY: topology,

@@ -19,7 +19,7 @@ def added_score(node: NodeState, containers: Sequence[ContainerShares], ask: Que
     """Summed over the vendors that the pod asks."""
     total = 0.0
     for word, vendor in ask.vendors.items():
-        rule = _SCORES.get(vendor.score)
+        rule = SCORES.get(vendor.score)
         if rule is not None:
             granted = [[share for share in each.shares if share.vendor == word] for each in containers]
             total += rule(node, granted, ask, vendor)
@@ -44,4 +44,4 @@ def same_board(node: NodeState, granted: Granted, _ask: Question, _vendor: Vendo
     return total
 
 
-_SCORES: Final[Mapping[Score, Scoring]] = MappingProxyType({Score.SAME_BOARD: same_board})
+SCORES: Final[Mapping[Score, Scoring]] = MappingProxyType({Score.SAME_BOARD: same_board})
