@@ -170,8 +170,9 @@ def _with_identity(
     pod: Pod, settings: AdmissionSettings, changed: Sequence[_Changed], request: PodRequest, *, ours: bool
 ) -> Admitted | Denied:
     operations: list[Operation] = []
+    by_identity = ours and _delivered_by_identity(request, settings.vendors)
     for each, asked in zip(changed, request.containers, strict=True):
-        env = _identity_env(each, asked, settings.vendors) if ours else ()
+        env = _identity_env(each, asked, settings.vendors) if by_identity else ()
         if isinstance(env, Denied):
             return env
         at = _pointer_of(each.place)
@@ -189,6 +190,11 @@ def _with_identity(
     return Admitted(patch=tuple(operations))
 
 
+def _delivered_by_identity(request: PodRequest, vendors: Sequence[Vendor]) -> bool:
+    words = {vendor.word for vendor in vendors if vendor.identity}
+    return any(asked.vendor in words for container in request.containers for asked in container.requests)
+
+
 def _identity_env(each: _Changed, asked: ContainerRequest, vendors: Sequence[Vendor]) -> tuple[EnvVar, ...] | Denied:
     """References for a container that asks; what is there already and the same stays, anything else of that name is refused."""
     wanted: dict[str, str] = {}
@@ -197,7 +203,7 @@ def _identity_env(each: _Changed, asked: ContainerRequest, vendors: Sequence[Ven
         if vendor is not None and vendor.identity:
             wanted |= identity.references(asked.name, request.count)
     if not wanted:
-        return _no_device_env(each) if any(vendor.identity for vendor in vendors) else ()
+        return _no_device_env(each)
     there = set()
     for env in each.container.env or ():
         if not identity.is_identity_env(env.name):
