@@ -1,4 +1,4 @@
-"""A simulated API server with many nodes and pods, as a process of its own: `python -m benchmarks.apiserver_process N PODS FILE`.
+"""A simulated API server with many nodes and pods: `python -m benchmarks.apiserver_process NODES PODS FILE`.
 
 Writes a kubeconfig to FILE once it listens.
 """

@@ -67,7 +67,8 @@ def run(arguments: Sequence[str] | None = None) -> Exit:
         return Exit.USAGE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "hami"
-        click.echo(f"hami: {error.format_message().rstrip('.')}: see `{path} --help`", err=True)
+        said = " ".join(error.format_message().split()).rstrip(".")
+        click.echo(f"hami: {said}: see `{path} --help`", err=True)
         return Exit.USAGE
     except click.ClickException as error:
         click.echo(f"hami: {error.format_message()}", err=True)

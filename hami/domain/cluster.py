@@ -33,7 +33,7 @@ class Visible(StrEnum):
     """No device by this way: CDI brings them."""
 
 
-class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+class NodeState(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One node. `devices` keep registration order within a vendor; their order decides ties, as HAMi's does.
 
     `quarantine` is not empty when an event of this node could not be read: nothing is placed there until it is resolved.
@@ -60,7 +60,7 @@ class QuotaLimit(msgspec.Struct, frozen=True, gc=False):
     """Name of the ResourceQuota that sets it; the smallest limit of several wins."""
 
 
-class NamespaceQuota(msgspec.Struct, frozen=True):
+class NamespaceQuota(msgspec.Struct, frozen=True, gc=False):
     limits: tuple[QuotaLimit, ...] = ()
 
     def limit_of(self, resource: str) -> int | None:

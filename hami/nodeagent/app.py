@@ -1,5 +1,6 @@
 """The agent's composition root: one node's devices, from the library to the kubelet and to the log."""
 
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import msgspec
 from hami.config import AgentSettings
 from hami.domain.cluster import Delivery
 from hami.domain.device import Device
-from hami.domain.errors import DeviceUnavailable, InvalidInput, StoreUnavailable
+from hami.domain.errors import DeviceUnavailable, InvalidInput, StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
 from hami.events.lease import Leases
 from hami.events.log import NodeFeed
@@ -211,7 +212,7 @@ class Agent:
         while True:
             try:
                 await self._leases.keep(self._settings.node_name, str(self._publisher.state.epoch), ttl_ms=ttl_ms)
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoreUnsafe) as error:
                 log.warning("lease not renewed", error=str(error))
             await anyio.sleep(self._settings.lease_every_s * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
 
@@ -236,7 +237,7 @@ class Agent:
         return reserved_edits(waiting.shares, self._hook, present=present, cache_dir=cache_dir).plus(listed), cache_dir
 
     def _mounts(self, number: int) -> tuple[frozenset[str], str]:
-        present = frozenset(source for source in self._hook.sources if Path(source).exists())
+        present = frozenset(source for source in self._hook.sources if os.path.exists(source))  # noqa: PTH110 - Path.exists raises where it may not look
         return present, self._caches.make(number) if present else ""
 
 

@@ -7,7 +7,7 @@ import anyio
 import msgspec
 
 from hami.domain.allocation import Phase, PodOwner, Reservation, shares_of
-from hami.domain.errors import StoreUnavailable
+from hami.domain.errors import StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
 from hami.events.catalog.allocation import (
     AllocationBound,
@@ -132,7 +132,7 @@ class FeedReader:
         self._on_reservation = on_reservation
 
     async def run(self) -> None:
-        """For ever. With the store away nothing new is known; what is known stays."""
+        """For ever. With the store away, or not to be used, nothing new is known; what is known stays."""
         at = START
         while True:
             try:
@@ -141,7 +141,7 @@ class FeedReader:
                     for entry, envelope in batch:
                         self._on(envelope.id, decode_event(envelope))
                         at = entry
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoreUnsafe) as error:
                 log.warning("feed not readable", error=str(error))
                 await anyio.sleep(RETRY_S)
 

@@ -44,7 +44,7 @@ async def run_agent(
     _require_channel(settings)
     backend = backend_of(settings)
     central = _client(redis, redis.url)
-    sidecar = _client(redis, settings.sidecar_url) if settings.sidecar_url else None
+    sidecar = _client(redis, settings.sidecar_url, setting="agent.sidecar_url") if settings.sidecar_url else None
     spool: Spool = MemorySpool() if sidecar is None else SidecarSpool(sidecar)
     store = RedisStore(central)
     epochs = EpochFile(Path(settings.state_dir) / "epoch")
@@ -96,17 +96,21 @@ def _require_channel(settings: AgentSettings) -> None:
 def _endpoint(agent: Agent, outbox: Outbox) -> Starlette:
     metrics = Metrics()
     frozen = metrics.before(lambda: outbox.state, lambda: agent.board.offers)
-    offers = {"devices": lambda: "" if agent.board.offers else "no device is offered to the kubelet yet"}
-    return Starlette(routes=[*health_routes(Readiness(offers)), metrics_route(metrics.registry, before=frozen)])
+    checks = {
+        "devices": lambda: "" if agent.board.offers else "no device is offered to the kubelet yet",
+        "state": lambda: agent.memory.trouble,
+    }
+    return Starlette(routes=[*health_routes(Readiness(checks)), metrics_route(metrics.registry, before=frozen)])
 
 
-def _client(redis: RedisSettings, url: str) -> Client:
+def _client(redis: RedisSettings, url: str, *, setting: str = "redis.url") -> Client:
     return Client(
         url,
         partition=redis.partition,
         command_timeout_s=redis.command_timeout_s,
         block_s=redis.block_s,
         connect_timeout_s=redis.connect_timeout_s,
+        setting=setting,
     )
 
 

@@ -102,6 +102,7 @@ class Registrar:
                 await self.look()
             except DeviceUnavailable as error:
                 log.warning("no inventory", error=str(error))
+            self._memory.retry()
             await anyio.sleep(every_s)
 
     def _with_missing(self, found: Inventory) -> list[Device]:

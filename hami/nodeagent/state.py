@@ -50,18 +50,28 @@ def read_state(folder: Path) -> AgentState | None:
 
 
 class StateFile:
-    """Loads once, saves whole. A restart must not launder a fault: what cannot be read is set aside and said aloud."""
+    """Loads once, saves whole. A restart must not launder a fault: what cannot be read is set aside and said aloud.
+
+    A folder that cannot be used at the start is a wrong setting. A save that fails later (a full disk) stops nobody: the
+    kubelet must still be served. `trouble` says why, and `retry` saves again.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self.state = AgentState()
+        self.trouble = ""
 
     def load(self) -> AgentState:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        """Raises InvalidInput when the folder cannot be made or the file cannot be opened."""
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             raw = self._path.read_bytes()
-        except FileNotFoundError:
-            return self.state
+        except FileNotFoundError as error:
+            if self._path.parent.is_dir():
+                return self.state
+            raise self._unusable(error) from error
+        except OSError as error:
+            raise self._unusable(error) from error
         try:
             self.state = msgspec.json.decode(raw, type=AgentState)
         except msgspec.MsgspecError as error:
@@ -73,8 +83,24 @@ class StateFile:
     def save(self) -> None:
         """Atomic: the old file stands until the new one is whole."""
         beside = self._path.with_suffix(".new")
-        with beside.open("wb") as file:
-            file.write(msgspec.json.encode(self.state))
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self._path)
+        try:
+            with beside.open("wb") as file:
+                file.write(msgspec.json.encode(self.state))
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self._path)
+        except OSError as error:
+            why = f"agent.state_dir {self._path.parent} cannot be written: {error.strerror}"
+            if why != self.trouble:
+                log.warning("state not saved: a restart now would forget what is known of the cards", error=why)
+            self.trouble = why
+            return
+        self.trouble = ""
+
+    def retry(self) -> None:
+        """Save once more if the last save failed."""
+        if self.trouble:
+            self.save()
+
+    def _unusable(self, error: OSError) -> InvalidInput:
+        return InvalidInput("agent.state_dir", str(self._path.parent), error.strerror or "cannot be used")

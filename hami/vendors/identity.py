@@ -22,11 +22,14 @@ BIND_TIME: Final = "hami.io/bind-time"
 CONTAINER_PREFIX: Final = "container.hami.io/"
 
 VISIBLE_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
+NO_DEVICE: Final = "void"
+NO_DEVICES: Final = frozenset({"", NO_DEVICE, "none"})
+"""Values of VISIBLE_ENV that show no device."""
+
 MEMORY_ENV: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 CORES_ENV: Final = "CUDA_DEVICE_SM_LIMIT"
 RESERVATION_ENV: Final = "HAMI_RESERVATION"
 
-NO_DEVICE: Final = "void"
 LIST_IN_MOUNTS: Final = "/var/run/nvidia-container-devices"
 
 MOST_DEVICES: Final = 128

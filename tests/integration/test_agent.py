@@ -10,7 +10,7 @@ import pytest
 
 from hami.domain.device import Health
 from hami.domain.digest import device_set_digest
-from hami.domain.errors import InvalidInput
+from hami.domain.errors import HamiError, InvalidInput, StoreUnavailable, StoreUnsafe
 from hami.events.catalog.allocation import AllocationBound, AllocationPrepared, AllocationReleased, AllocationReserved
 from hami.events.catalog.device import DeviceClearRequested, DeviceHealthChanged, FaultKind, FaultObserved
 from hami.events.catalog.handshake import DIGEST, HandshakeReported, HandshakeRequested
@@ -20,6 +20,7 @@ from hami.nodeagent.backends.simulated import SimulatedBackend, simulated_cards
 from hami.nodeagent.decide.faults import Counters, Fault
 from hami.nodeagent.decide.faults import FaultKind as Seen
 from hami.nodeagent.podresources import read_checkpoint
+from hami.nodeagent.state import StateFile
 from hami.sim.kubelet.api import InMemoryApi
 from hami.sim.kubelet.node import SimKubelet
 from tests.support.agents import QUICK, LogVoice, StoreAway, World, agent_on, reservation, settings_for
@@ -286,6 +287,19 @@ async def test_a_restart_of_the_agent_launders_no_fault(kubelet: SimKubelet, fol
         assert again.publisher.of(DeviceHealthChanged) == []
 
 
+async def test_a_full_disk_takes_nothing_from_the_kubelet(
+    world: World, folder: Path, backend: SimulatedBackend, api: InMemoryApi
+) -> None:
+    in_the_way = folder / "state" / "agent-state.new"
+    in_the_way.mkdir()
+    backend.strike(UUIDS[0], 79)
+    await offered(api, "20", "10")
+    assert world.agent.memory.trouble
+    in_the_way.rmdir()
+    await wait_until(lambda: not world.agent.memory.trouble, "the state to be saved after all")
+    assert StateFile(folder / "state").load().cards[UUIDS[0]].health is Health.UNHEALTHY
+
+
 async def test_a_library_that_stops_answering_makes_cards_unknown_until_it_answers(
     world: World, backend: SimulatedBackend, api: InMemoryApi
 ) -> None:
@@ -456,10 +470,11 @@ async def test_without_a_checkpoint_running_containers_are_found_by_name_and_not
     assert cache.exists()
 
 
-async def test_a_store_that_is_away_takes_nothing_from_the_kubelet(
-    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+@pytest.mark.parametrize("why", [StoreUnavailable("away"), StoreUnsafe("this Redis user may not do that")])
+async def test_a_store_that_is_away_or_refuses_us_takes_nothing_from_the_kubelet(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend, why: HamiError
 ) -> None:
-    async with agent_on(folder, backend, store=StoreAway()):
+    async with agent_on(folder, backend, store=StoreAway(why)):
         await offered(api, "20", "20")
         backend.strike(UUIDS[0], 79)
         await offered(api, "20", "10")

@@ -33,7 +33,7 @@ async def test_before_the_inventory_is_seen_it_is_not_ready_and_filter_says_so(w
     async with world.scheduler(wait_ready=False) as caller:
 
         async def answered() -> bool:
-            return (await caller.filter(pod, ["n1"]))["Error"] == texts.NO_INVENTORY
+            return await caller.refusal(pod, ["n1"]) == texts.NO_INVENTORY
 
         await wait_until(answered, "the reason")
         status, body = await caller.readyz()
@@ -53,7 +53,7 @@ async def test_without_a_store_it_answers_at_once_and_comes_up_when_there_is_one
         with anyio.fail_after(2):
 
             async def named() -> bool:
-                return (await caller.filter(pod, ["n1"]))["Error"] == texts.STORE_AWAY
+                return await caller.refusal(pod, ["n1"]) == texts.STORE_AWAY
 
             await wait_until(named, "the store named as the reason")
         status, body = await caller.readyz()
@@ -83,7 +83,7 @@ async def test_a_store_that_goes_and_comes_back(world: World) -> None:
 
                     async def refused() -> bool:
                         with anyio.fail_after(5):
-                            return (await caller.filter(pod, ["n1"]))["Error"] == texts.STORE_AWAY
+                            return await caller.refusal(pod, ["n1"]) == texts.STORE_AWAY
 
                     await wait_until(refused, "the store named as the reason")
                 assert (await caller.readyz())[0] == 503
@@ -104,13 +104,35 @@ async def test_a_silent_store_makes_the_view_stale_and_filter_never_hangs(world:
             async with own.scheduler(max_staleness_s=0.4) as caller:
                 server.pause()
                 with anyio.fail_after(15):
-                    errors = set()
+                    errors: set[str] = set()
                     while errors != {texts.STORE_AWAY}:
                         with anyio.fail_after(5):
                             errors = {(await caller.filter(pod, ["n1"]))["Error"]}
                         assert errors <= {texts.STORE_AWAY, texts.STALE, texts.SLOW, ""}
                 server.resume()
                 await wait_until(partial(_ready, caller), "ready again", timeout=20)
+
+
+async def test_what_a_store_forgot_in_a_failover_is_not_given_out_again(world: World) -> None:
+    """The log comes back without its last events, as an asynchronous replica has it; the pods of those events run on."""
+    keys = [world.redis.keys.base + each for each in ("log", "heads")]
+    await world.add_node("n1")
+    async with world.scheduler(reconcile_s=3600) as caller:
+        older = [await world.redis.command.call("DUMP", key) for key in keys]
+        pod, other = await world.add_pod("p1", limits=WHOLE), await world.add_pod("p2", limits=WHOLE)
+        assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
+        assert await caller.bind(pod, "n1") == ""
+        await world.settled(caller)
+        await world.redis.command.pipeline([("RESTORE", key, 0, was, "REPLACE") for key, was in zip(keys, older, strict=True)])
+
+        async def adopted() -> bool:
+            assert not (await caller.filter(other, ["n1"]))["NodeNames"]
+            known = [each.reservation.owner.uid for each in await world.events(AllocationReserved)]
+            return known == [pod["metadata"]["uid"]]
+
+        await wait_until(adopted, "the running pod to be in the log again", timeout=20)
+        await wait_until(partial(_ready, caller), "ready again", timeout=20)
+        assert (await caller.filter(other, ["n1"]))["FailedNodes"]["n1"].startswith("1/1 ")
 
 
 async def test_another_incarnation_is_looked_at_afresh(world: World) -> None:
@@ -197,23 +219,31 @@ async def test_each_node_is_asked_for_a_handshake_at_start_by_one_replica(world:
     assert await world.events(HandshakeExpired) == []
 
 
+def _asking(gpus: bytes) -> bytes:
+    return b'"Pod":{"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"' + gpus + b'"}}}]}}'
+
+
+ASKING = b'"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"1"}}}]}'
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
+        (b'{"Pod":{"metadata":{"name":"x","namespace":"d","uid":""},' + ASKING + b'},"NodeNames":["n1"]}', "Pod.metadata.uid"),
+        (b'{"Pod":{"metadata":{"name":"x","uid":"u"},' + ASKING + b'},"NodeNames":["n1"]}', "Pod.metadata.namespace"),
+        (
+            b'{"Pod":{"metadata":{"name":"x","namespace":"d","uid":"' + b"u" * 300 + b'"},' + ASKING + b'},"NodeNames":["n1"]}',
+            "must not have more than 253 characters",
+        ),
+        (b'{"Pod":{"spec":{"containers":[' + b'{"x":[' * 50_000, "recursion"),
         (b"", "truncated"),
         (b'{"Pod":{"metadata":{"name":"x"', "truncated"),
         (b'{"Pod":null,"NodeNames":["n1"]}', "extender args missing pod"),
         (b'{"Pod":{"metadata":{"uid":7}},"NodeNames":["n1"]}', "Pod.metadata.uid: 7"),
-        (b'{"Pod":{"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"1"}}}]}},"NodeNames":[1]}', "NodeNames[0]"),
-        (b'{"Pod":{"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"1"}}}]}}}', "NodeNames"),
-        (
-            b'{"Pod":{"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"-1"}}}]}},"NodeNames":["n1"]}',
-            "nvidia.com/gpu",
-        ),
-        (
-            b'{"Pod":{"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"x"}}}]}},"NodeNames":["n1"]}',
-            "nvidia.com/gpu",
-        ),
+        (b"{" + _asking(b"1") + b',"NodeNames":[1]}', "NodeNames[0]"),
+        (b"{" + _asking(b"1") + b"}", "NodeNames"),
+        (b"{" + _asking(b"-1") + b',"NodeNames":["n1"]}', "nvidia.com/gpu"),
+        (b"{" + _asking(b"x") + b',"NodeNames":["n1"]}', "nvidia.com/gpu"),
     ],
 )
 async def test_malformed_bodies_cost_only_their_sender(world: World, body: bytes, words: str) -> None:

@@ -101,7 +101,7 @@ def observe(card: CardHealth, fault: Fault, policy: HealthPolicy, *, now: EpochM
         return _observation(card, after, said, policy, fresh=card.unreachable != said)
     opened = _classify(fault, policy, now, boot_id)
     earlier = next((old for old in card.faults if old.key == opened.key), None)
-    fresh = earlier is None or now - earlier.last_ms >= BURST_MS
+    fresh = earlier is None or abs(now - earlier.last_ms) >= BURST_MS
     rule = _rule_of(fault, policy)
     opened = final_after_return(card, counted(opened, earlier, fault.workloads), rule)
     if rule is not None:
@@ -142,7 +142,7 @@ def recover(card: CardHealth, evidence: Evidence, policy: HealthPolicy, *, now: 
         return Observation(card=card)
     if not all(_proven(fault, evidence) for fault in open_faults) or card.unreachable:
         return Observation(card=msgspec.structs.replace(card, clean_since_ms=EpochMs(0)))
-    since = card.clean_since_ms or now
+    since = card.clean_since_ms if 0 < card.clean_since_ms <= now else now  # a clock that was set back starts the hold anew
     if now - since < max(_hold_ms(fault) for fault in open_faults):
         return Observation(card=msgspec.structs.replace(card, clean_since_ms=since))
     recent = tuple(at for at in card.recoveries if now - at < FLAP_WINDOW_MS)

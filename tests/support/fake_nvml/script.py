@@ -1,6 +1,8 @@
 """Builds the scripted NVML library and writes its scripts."""
 
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parent / "fake_nvml.c"
@@ -9,13 +11,19 @@ XID, ECC_DOUBLE_BIT, RETIREMENT_FAILURE, POISON_FATAL, UNAVAILABLE, ACTION = 0x8
 NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 3, 4, 15, 16, 999
 
 
+def compiler() -> list[str]:
+    """The machine's own, else the one that comes as a wheel (slow at its first use)."""
+    found = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
+    return [found] if found else [sys.executable, "-m", "ziglang", "cc"]
+
+
 def build(root: Path) -> Path:
     """A driver root with the library where a real one has it."""
     folder = root / "usr/lib64"
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / "libnvidia-ml.so.1"
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libnvidia-ml.so.1"]
-    subprocess.run(["gcc", *flags, "-o", str(library), str(SOURCE)], check=True)
+    subprocess.run([*compiler(), *flags, "-o", str(library), str(SOURCE)], check=True)
     return root
 
 

@@ -204,6 +204,13 @@ def test_a_doubt_in_between_starts_the_hold_anew() -> None:
     assert recover(card, GOOD, DEFAULT, now=EpochMs(41 * MINUTE)).card.health is Health.HEALTHY
 
 
+def test_a_clock_that_is_set_back_starts_the_hold_anew() -> None:
+    card = recover(after(xid(79)), GOOD, DEFAULT, now=EpochMs(1000 * MINUTE)).card
+    card = recover(card, GOOD, DEFAULT, now=EpochMs(10 * MINUTE)).card
+    assert recover(card, GOOD, DEFAULT, now=EpochMs(24 * MINUTE)).card.health is Health.UNHEALTHY
+    assert recover(card, GOOD, DEFAULT, now=EpochMs(25 * MINUTE)).card.health is Health.HEALTHY
+
+
 def test_the_third_recovery_of_a_day_waits_for_an_operator() -> None:
     card, hour = CARD, 60 * MINUTE
     for number in range(3):
