@@ -46,6 +46,7 @@ class Relevance:
             phase=pod.status.phase if pod.status is not None else "",
             init_done=init_done(pod),
             containers=tuple((container.name, kind) for _, kind, container in containers_of(pod)),
+            asks=self._asks(pod),
             annotations=kept,
         )
 
@@ -70,7 +71,7 @@ def settle(snapshot: ClusterSnapshot, pod: PodFacts, vendors: Sequence[Vendor], 
         by_owner={} if allocation is None else {pod.uid: allocation.id},
         versions=snapshot.versions,
     )
-    actions = reconcile(narrowed, {pod.uid: pod}, vendors, now_ms=now_ms)
+    actions = reconcile(narrowed, {pod.uid: pod}, vendors, now_ms=now_ms, taken=snapshot.allocations)
     return as_decision(snapshot, pod.uid, actions) if actions else None
 
 
