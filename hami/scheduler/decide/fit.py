@@ -27,7 +27,7 @@ from hami.vendors.vendor import Vendor
 
 _NO_BUDGET: Final = Budget()
 _MOST_SETS: Final = 20_000
-"""Sets of cards that are compared one by one: all of 8 out of 16. Twice as many cards would hold every other pod up for hours."""
+"""Sets of cards that are compared one by one: all of 8 out of 16. Twice as many would hold other pods up for hours."""
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -328,7 +328,8 @@ def choose(picks: Sequence[Pick], count: int) -> list[Pick]:
 def _grown(pairs: Sequence[Sequence[int]], count: int) -> list[int]:
     """A well connected set where there are too many to compare: the best pair, then card by card what connects best to it."""
     size = range(len(pairs))
-    found = list(max(combinations(size, 2), key=lambda pair: pairs[pair[0]][pair[1]]))
+    pair = max(combinations(size, 2), key=lambda both: pairs[both[0]][both[1]])
+    found = [*pair]
     while len(found) < count:
         found.append(max((i for i in size if i not in found), key=lambda i: sum(pairs[i][j] for j in found)))
     return sorted(found)
