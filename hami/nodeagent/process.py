@@ -1,5 +1,6 @@
 """`hami agent`: settings in, one node's agent on real Redis out."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,17 +18,29 @@ from hami.nodeagent.app import Agent, this_boot
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.backends.scripted import ScriptedBackend
 from hami.nodeagent.metrics import Metrics
+from hami.telemetry import get_logger
 from hami.web.health import Readiness, health_routes, metrics_route
 from hami.web.server import serve
 
+log = get_logger("agent")
 
-async def run_agent(settings: AgentSettings, redis: RedisSettings, *, node_uid: str = "", version: str = "") -> None:
+
+async def run_agent(
+    settings: AgentSettings,
+    redis: RedisSettings,
+    *,
+    node_uid: str = "",
+    version: str = "",
+    warnings: Sequence[str] = (),
+) -> None:
     """Until cancelled. The store may be away at the start, and for hours: the kubelet is served all the same."""
+    for warning in warnings:
+        log.warning("setting without effect", setting=warning)
     if not await anyio.Path(settings.kubelet_dir).is_dir():
         raise InvalidInput("agent.kubelet_dir", settings.kubelet_dir, "no such folder: mount the kubelet's device-plugins here")
     backend = _backend(settings)
     central = _client(redis, redis.url)
-    sidecar = _client(redis, settings.sidecar_url) if settings.sidecar_url else None
+    sidecar = _client(redis, settings.sidecar_url, setting="agent.sidecar_url") if settings.sidecar_url else None
     spool: Spool = MemorySpool() if sidecar is None else SidecarSpool(sidecar)
     store = RedisStore(central)
     epochs = EpochFile(Path(settings.state_dir) / "epoch")
@@ -59,17 +72,21 @@ async def run_agent(settings: AgentSettings, redis: RedisSettings, *, node_uid: 
 def _endpoint(agent: Agent, outbox: Outbox) -> Starlette:
     metrics = Metrics()
     frozen = metrics.before(lambda: outbox.state, lambda: agent.board.offers)
-    offers = {"devices": lambda: "" if agent.board.offers else "no device is offered to the kubelet yet"}
-    return Starlette(routes=[*health_routes(Readiness(offers)), metrics_route(metrics.registry, before=frozen)])
+    checks = {
+        "devices": lambda: "" if agent.board.offers else "no device is offered to the kubelet yet",
+        "state": lambda: agent.memory.trouble,
+    }
+    return Starlette(routes=[*health_routes(Readiness(checks)), metrics_route(metrics.registry, before=frozen)])
 
 
-def _client(redis: RedisSettings, url: str) -> Client:
+def _client(redis: RedisSettings, url: str, *, setting: str = "redis.url") -> Client:
     return Client(
         url,
         partition=redis.partition,
         command_timeout_s=redis.command_timeout_s,
         block_s=redis.block_s,
         connect_timeout_s=redis.connect_timeout_s,
+        setting=setting,
     )
 
 

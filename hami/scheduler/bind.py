@@ -52,6 +52,7 @@ class Bind:
     async def answer(self, core: Core, body: bytes) -> BindingResult:
         """Never raises. Success is never said without a Binding in the API."""
         started = time.perf_counter()
+        core.idle.interrupt()
         about: About | None = None
         try:
             # 1. What is asked.

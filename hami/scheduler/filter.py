@@ -67,6 +67,7 @@ class Filter:
     async def answer(self, core: Core, body: bytes) -> FilterResult:
         """Never raises, never takes longer than its budget."""
         started = time.perf_counter()
+        core.idle.interrupt()
         try:
             with anyio.fail_after(BUDGET_S):
                 result = await self._recipe(core, body)

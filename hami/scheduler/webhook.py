@@ -136,7 +136,7 @@ class Webhook:
             annotations=binding.metadata.notes,
             ours=ours,
         )
-        live = await self._live(pod_uid) if ours and pod_uid else None
+        live = await self._live(pod_uid, binding.target.name) if ours and pod_uid else None
         return validate.validate_binding(review, live, self._settings, self._control_plane)
 
     async def _bound_pod(self, request: Request, binding: Binding) -> tuple[str, bool]:
@@ -150,14 +150,14 @@ class Webhook:
             return uid, False
         return pod.metadata.uid, pod_request(pod, self._settings.vendors).asks_for_devices
 
-    async def _live(self, pod_uid: str) -> Allocation | None:
-        """Another replica may have reserved a moment ago: where nothing is known, the head of the log decides."""
+    async def _live(self, pod_uid: str, node: str) -> Allocation | None:
+        """Another replica may have decided a moment ago: unless the view says yes, the head of the log is asked."""
         verbs = self._door.verbs
         if verbs is None:
             raise StoreUnavailable(self._door.why_closed)
         core = verbs.core
         found = core.view.snapshot().allocation_of(pod_uid)
-        if found is None:
+        if found is None or found.reservation.node != node:
             await core.catch_up()
             found = core.view.snapshot().allocation_of(pod_uid)
         return found

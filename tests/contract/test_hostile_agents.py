@@ -96,7 +96,7 @@ async def test_a_ring_for_what_is_no_node_is_not_heard(valkey_client: Client, ri
 
 def test_a_log_entry_nested_without_end_is_undecodable_and_nothing_worse() -> None:
     for entry in (HOSTILE["nesting in the payload"], HOSTILE["nesting beside the payload"]):
-        assert isinstance(decode_record("1-0", 1, entry, "").event, Undecodable)
+        assert isinstance(decode_record("1-0", entry, b'{"g":1,"v":{}}').event, Undecodable)
 
 
 def _registered(*devices: Device) -> NodeRegistered:

@@ -112,6 +112,32 @@ def test_an_agent_without_a_kubelet_folder_says_so(folder: Path) -> None:
         assert "agent.kubelet_dir" in err.splitlines()[-1]
 
 
+def test_an_agent_names_the_setting_that_is_wrong(folder: Path) -> None:
+    (folder / "device-plugins").mkdir()
+    (folder / "state").write_text("not a folder")
+    arguments = agent_arguments("redis://127.0.0.1:1/0", folder, "")
+    for given, named in (([], "agent.state_dir"), (["--sidecar-url", "http://x"], "agent.sidecar_url")):
+        with running(*arguments, *given) as agent:
+            _, err = agent.communicate(timeout=30)
+            assert agent.returncode == Exit.USAGE
+            assert err.startswith(f"hami: {named}: '")
+            assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", "users: 3", "current-context: x"])
+def test_a_kubeconfig_that_is_none_is_refused_in_one_line(
+    valkey_server: EmbeddedServer, folder: Path, text: str | None
+) -> None:
+    kubeconfig = folder / "kubeconfig"
+    if text is not None:
+        kubeconfig.write_text(text)
+    with running("--redis-url", valkey_server.url, "scheduler", "--kubeconfig", str(kubeconfig)) as scheduler:
+        _, err = scheduler.communicate(timeout=30)
+        assert scheduler.returncode == Exit.USAGE
+        assert err.splitlines()[-1].startswith(f"hami: kubeconfig: '{kubeconfig}': ")
+        assert "Traceback" not in err
+
+
 def pod(name: str) -> bytes:
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000"}
     containers = [{"name": "main", "image": "app", "resources": {"limits": limits}}]

@@ -33,7 +33,7 @@ async def test_before_the_inventory_is_seen_it_is_not_ready_and_filter_says_so(w
     async with world.scheduler(wait_ready=False) as caller:
 
         async def answered() -> bool:
-            return (await caller.filter(pod, ["n1"]))["Error"] == texts.NO_INVENTORY
+            return await caller.refusal(pod, ["n1"]) == texts.NO_INVENTORY
 
         await wait_until(answered, "the reason")
         status, body = await caller.readyz()
@@ -53,7 +53,7 @@ async def test_without_a_store_it_answers_at_once_and_comes_up_when_there_is_one
         with anyio.fail_after(2):
 
             async def named() -> bool:
-                return (await caller.filter(pod, ["n1"]))["Error"] == texts.STORE_AWAY
+                return await caller.refusal(pod, ["n1"]) == texts.STORE_AWAY
 
             await wait_until(named, "the store named as the reason")
         status, body = await caller.readyz()
@@ -83,7 +83,7 @@ async def test_a_store_that_goes_and_comes_back(world: World) -> None:
 
                     async def refused() -> bool:
                         with anyio.fail_after(5):
-                            return (await caller.filter(pod, ["n1"]))["Error"] == texts.STORE_AWAY
+                            return await caller.refusal(pod, ["n1"]) == texts.STORE_AWAY
 
                     await wait_until(refused, "the store named as the reason")
                 assert (await caller.readyz())[0] == 503
@@ -104,7 +104,7 @@ async def test_a_silent_store_makes_the_view_stale_and_filter_never_hangs(world:
             async with own.scheduler(max_staleness_s=0.4) as caller:
                 server.pause()
                 with anyio.fail_after(15):
-                    errors = set()
+                    errors: set[str] = set()
                     while errors != {texts.STORE_AWAY}:
                         with anyio.fail_after(5):
                             errors = {(await caller.filter(pod, ["n1"]))["Error"]}
@@ -219,6 +219,10 @@ async def test_each_node_is_asked_for_a_handshake_at_start_by_one_replica(world:
     assert await world.events(HandshakeExpired) == []
 
 
+def _asking(gpus: bytes) -> bytes:
+    return b'"Pod":{"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"' + gpus + b'"}}}]}}'
+
+
 ASKING = b'"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"1"}}}]}'
 
 
@@ -236,16 +240,10 @@ ASKING = b'"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"1"}}}
         (b'{"Pod":{"metadata":{"name":"x"', "truncated"),
         (b'{"Pod":null,"NodeNames":["n1"]}', "extender args missing pod"),
         (b'{"Pod":{"metadata":{"uid":7}},"NodeNames":["n1"]}', "Pod.metadata.uid: 7"),
-        (b'{"Pod":{"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"1"}}}]}},"NodeNames":[1]}', "NodeNames[0]"),
-        (b'{"Pod":{"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"1"}}}]}}}', "NodeNames"),
-        (
-            b'{"Pod":{"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"-1"}}}]}},"NodeNames":["n1"]}',
-            "nvidia.com/gpu",
-        ),
-        (
-            b'{"Pod":{"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"x"}}}]}},"NodeNames":["n1"]}',
-            "nvidia.com/gpu",
-        ),
+        (b"{" + _asking(b"1") + b',"NodeNames":[1]}', "NodeNames[0]"),
+        (b"{" + _asking(b"1") + b"}", "NodeNames"),
+        (b"{" + _asking(b"-1") + b',"NodeNames":["n1"]}', "nvidia.com/gpu"),
+        (b"{" + _asking(b"x") + b',"NodeNames":["n1"]}', "nvidia.com/gpu"),
     ],
 )
 async def test_malformed_bodies_cost_only_their_sender(world: World, body: bytes, words: str) -> None:

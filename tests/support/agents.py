@@ -10,7 +10,7 @@ import msgspec
 
 from hami.config import AgentSettings
 from hami.domain.allocation import ContainerShares, DeviceShare, PodOwner, Reservation
-from hami.domain.errors import StoreUnavailable
+from hami.domain.errors import HamiError, StoreUnavailable
 from hami.domain.request import ContainerKind
 from hami.domain.units import CorePercent, EpochMs, MiB
 from hami.events.catalog.union import Event
@@ -70,25 +70,33 @@ class LogVoice:
 class _FeedAway:
     """Implements hami.events.log.NodeFeed."""
 
+    def __init__(self, why: HamiError) -> None:
+        self._why = why
+
     async def tail(self, after: str) -> AsyncIterator[Sequence[tuple[str, Envelope]]]:
         await anyio.lowlevel.checkpoint()
-        raise StoreUnavailable
+        raise self._why
         yield ()
 
 
 class _LeasesAway(MemoryLeases):
+    def __init__(self, why: HamiError) -> None:
+        super().__init__()
+        self._why = why
+
     async def keep(self, name: str, value: str, *, ttl_ms: int) -> None:
-        raise StoreUnavailable
+        raise self._why
 
 
 class StoreAway:
-    """The agent's side of a store that never answers."""
+    """The agent's side of a store that never answers, or that refuses for the reason given."""
 
-    def __init__(self) -> None:
-        self.leases = _LeasesAway()
+    def __init__(self, why: HamiError | None = None) -> None:
+        self._why = why or StoreUnavailable()
+        self.leases = _LeasesAway(self._why)
 
     def feed(self, node: str) -> NodeFeed:
-        return _FeedAway()
+        return _FeedAway(self._why)
 
 
 class World(msgspec.Struct):
@@ -121,6 +129,7 @@ async def agent_on(
     store: MemoryStore | StoreAway | None = None,
     boot_id: str = "boot-1",
     settings: AgentSettings | None = None,
+    timing: AgentTiming = QUICK,
 ) -> AsyncIterator[World]:
     publisher, log = RecordingPublisher(), store or MemoryStore()
     agent = Agent(
@@ -131,7 +140,7 @@ async def agent_on(
         log.leases,
         node_uid="uid-of-node",
         boot_id=boot_id,
-        timing=QUICK,
+        timing=timing,
     )
     stop = anyio.Event()
     async with anyio.create_task_group() as tasks:

@@ -107,12 +107,17 @@ class Client:
         command_timeout_s: float = 2.0,
         block_s: float = 2.0,
         connect_timeout_s: float = 2.0,
+        setting: str = "redis.url",
     ) -> None:
+        """`setting` names where the URL came from. Raises InvalidInput when it is none."""
         self.url, self.block_s = url, block_s
         self.keys = Keys(partition)
-        self.command = Wire(_pool(url, connect_timeout_s, command_timeout_s, limit=64))
-        self.blocking = Wire(_pool(url, connect_timeout_s, block_s + MARGIN_S))
-        self.bulk = Wire(_pool(url, connect_timeout_s, max(30.0, command_timeout_s)))
+        try:
+            self.command = Wire(_pool(url, connect_timeout_s, command_timeout_s, limit=64))
+            self.blocking = Wire(_pool(url, connect_timeout_s, block_s + MARGIN_S))
+            self.bulk = Wire(_pool(url, connect_timeout_s, max(30.0, command_timeout_s)))
+        except ValueError as error:
+            raise InvalidInput(setting, url, str(error)) from error
 
     async def fcall(self, function: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
         return await self.command.call("FCALL", function, len(keys), *keys, *args)
@@ -144,12 +149,9 @@ def _pool(url: str, connect_timeout_s: float, timeout_s: float, limit: int | Non
         "driver_info": None,
         "client_name": "hami",
     }
-    try:
-        if limit is None:
-            return ConnectionPool.from_url(url, **settings)
-        return BlockingConnectionPool.from_url(url, max_connections=limit, timeout=timeout_s, **settings)
-    except ValueError as error:
-        raise InvalidInput("redis.url", url, str(error)) from error
+    if limit is None:
+        return ConnectionPool.from_url(url, **settings)
+    return BlockingConnectionPool.from_url(url, max_connections=limit, timeout=timeout_s, **settings)
 
 
 def text(value: bytes | str | int | None) -> str:

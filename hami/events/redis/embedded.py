@@ -110,6 +110,7 @@ class EmbeddedServer:
                 stdout=output,
                 stderr=output,
                 preexec_fn=die_with_parent(),  # noqa: PLW1509 - one prctl, the library is loaded before the fork
+                process_group=0,  # Ctrl-C is for us, who end it in order; the terminal would send it to both
             )
 
     def _command(self) -> list[str]:

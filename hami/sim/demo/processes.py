@@ -37,11 +37,17 @@ class HamiProcess:
                 stdout=output,
                 stderr=output,
                 preexec_fn=die_with_parent(),  # noqa: PLW1509 - one prctl, the library is loaded before the fork
+                process_group=0,  # Ctrl-C is for us, who end it in order; the terminal would send it to both
             )
 
     def kill(self) -> None:
         """SIGKILL: no chance to say goodbye."""
         self._end(signal.SIGKILL)
+
+    def ask_to_end(self) -> None:
+        """Several may end at the same time; `stop` then waits."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)
