@@ -193,7 +193,7 @@ async def test_a_pod_kept_from_the_webhook_cannot_write_itself_an_allocation(tow
     labels = {webhooks.IGNORE_LABEL: "ignore"}
     made = await town.create("p0", labels=labels, annotations=forged, limits={}, more={"schedulerName": "default-scheduler"})
     await town.world.kube.bind(uid=made["metadata"]["uid"], namespace="default", name="p0", node="n1")
-    [told] = await town.world.seen(Corrected)
+    told, *_ = await town.world.seen(Corrected)
     assert told.what == "pod default/p0"
     await town.world.settled(town.caller)
     first = await town.create("p1", limits={"nvidia.com/gpu": "1"})
