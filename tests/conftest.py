@@ -4,10 +4,6 @@ import os
 
 import pytest
 
-# Before anything loads gRPC, as in the demo: its fork handlers run in the children that we start (their `preexec_fn` needs a
-# real fork) and abort one in forty of them.
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-
 pytest_plugins = ["tests.support.redis_server", "tests.support.cluster", "tests.support.scheduler"]
 
 

@@ -20,6 +20,7 @@ VERBS: Final[dict[str, Entry]] = {
     "scheduler": Entry("hami.cli.scheduler", "Run the scheduler: extender, webhook and the loops beside them."),
     "agent": Entry("hami.cli.agent", "Run the agent of one node: device plugin, health, registration."),
     "state": Entry("hami.cli.state", "Show nodes, devices, allocations and quotas, now or in the past."),
+    "device": Entry("hami.cli.device", "Cordon or uncordon a device, or declare it good after a fault."),
     "audit": Entry("hami.cli.audit", "Tell the story of a pod, a device or a node from the log."),
     "events": Entry("hami.cli.events", "Follow the log, or show one event."),
     "locks": Entry("hami.cli.locks", "Show who holds which lock and who waits."),

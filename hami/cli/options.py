@@ -40,13 +40,16 @@ def setting_options(
     """
 
     def decorate(function: Command) -> Command:
-        for name, _, default, description, rule in reversed(described(kind)):
+        for name, word, default, description, rule in reversed(described(kind)):
             if name in leave_out:
                 continue
             flag = f"--{prefix}{name}".replace("_", "-")
             shown = "" if default in {"", None} else f" Default: {shown_default(default)}."
             note = f" ({rule})" if rule else ""
-            function = click.option(flag, f"{prefix}{name}", default=None, help=f"{description}{note}.{shown}")(function)
+            bare: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if word == "true or false" else {}
+            function = click.option(flag, f"{prefix}{name}", default=None, help=f"{description}{note}.{shown}", **bare)(
+                function
+            )
         return function
 
     return decorate

@@ -20,12 +20,16 @@ def run_verb(
         raise KeyboardInterrupt
 
 
-def run_process(session: Session, main: Callable[..., Awaitable[None]], *arguments: object) -> None:
-    """One of the long-lived processes, logs first. Returns when it was asked to stop; an error of the process is raised."""
+def run_process(session: Session, main: Callable[..., Awaitable[None]], *arguments: object, uvloop: bool = False) -> None:
+    """One of the long-lived processes, logs first. Returns when it was asked to stop; an error of the process is raised.
+
+    `uvloop` is for processes whose time goes into HTTP and the store.
+    """
     from hami.telemetry import configure_logging
 
     configure_logging(level=session.log_level)
-    anyio.run(_until_signalled, main, arguments, (signal.SIGTERM, signal.SIGINT))
+    stopping = (signal.SIGTERM, signal.SIGINT)
+    anyio.run(_until_signalled, main, arguments, stopping, backend_options={"use_uvloop": uvloop})
 
 
 async def _until_signalled(

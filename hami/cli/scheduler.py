@@ -24,4 +24,4 @@ def command(session: Session, **given: Any) -> None:
     redis = session.redis(flags_of(given, prefix="redis_", among=RedisSettings))
     from hami.scheduler.app import run_scheduler
 
-    run_process(session, run_scheduler, settings, redis)
+    run_process(session, run_scheduler, settings, redis, uvloop=True)

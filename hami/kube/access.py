@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from hami.domain.errors import InvalidInput
 
@@ -57,6 +59,9 @@ async def configuration(access: Access, *, connections: int) -> "Configuration":
             if token:
                 made.api_key["BearerToken"] = f"Bearer {token}"
     made.connection_pool_maxsize = connections
+    # Left to itself the client looks for a proxy and reads ~/.netrc in a thread before every single request.
+    made.client_session_kwargs = {"trust_env": False}
+    made.proxy = made.proxy or _proxy_for(made.host)
     return made
 
 
@@ -72,3 +77,10 @@ def _refusing(field: str, path: str) -> Iterator[None]:
         raise InvalidInput(
             field, path, said if path else f"none is named, and this is not a pod of a cluster: {said}"
         ) from error
+
+
+def _proxy_for(url: str) -> str | None:
+    """The machine's proxy for this address, as every other program on it would use it."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return None if not host or proxy_bypass(host) else getproxies().get(parts.scheme)

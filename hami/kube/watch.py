@@ -31,7 +31,22 @@ class Interrupted:
     why: str
 
 
-Reflected = Replaced[T] | Added[T] | Modified[T] | Deleted[T] | Bookmark | Skipped | Interrupted
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[T]):
+    """A part of the whole state, to be followed by more and then `Complete`. `first`: forget the parts before."""
+
+    items: tuple[T, ...]
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The parts since the first one are the whole state at one version; whatever was in none of them is gone."""
+
+    resource_version: str
+
+
+Reflected = Replaced[T] | Listed[T] | Complete | Added[T] | Modified[T] | Deleted[T] | Bookmark | Skipped | Interrupted
 Emit = Callable[[Reflected[T]], Awaitable[None]]
 
 
@@ -69,7 +84,8 @@ class Backoff:
 class Reflector(Generic[T]):
     """Lists, then watches from there; lists again when its version is too old. Emits in order, one event at a time.
 
-    A slow `emit` slows the reading: nothing is queued here.
+    A slow `emit` slows the reading: nothing is queued here. With `in_pages` a list comes as Listed and Complete instead of one
+    Replaced, so that a receiver that keeps little of each object never has all of them in memory.
     """
 
     def __init__(
@@ -85,12 +101,14 @@ class Reflector(Generic[T]):
         watch_seconds: int = 290,
         backoff: Backoff | None = None,
         seed: int | None = None,
+        in_pages: bool = False,
     ) -> None:
         self._source, self._kind, self._emit = source, kind, emit
         self._namespace, self._labels, self._fields = namespace, labels, fields
         self._page, self._watch_seconds = page, watch_seconds
         self._backoff = backoff or Backoff()
         self._random = random.Random(seed)  # noqa: S311 - spreads clients in time, guards nothing
+        self._in_pages = in_pages
         self._version = ""
         self._failures = 0
 
@@ -114,12 +132,15 @@ class Reflector(Generic[T]):
         async for page in pages:
             if page.first:
                 items, skipped = [], []
-            items += page.items
+            if self._in_pages:
+                await self._tell(Listed(page.items, page.first))
+            else:
+                items += page.items
             skipped += [Skipped(each.name, each.why) for each in page.bad]
             version = page.resource_version
         for each in skipped:
             await self._tell(each)
-        await self._tell(Replaced(tuple(items), version))
+        await self._tell(Complete(version) if self._in_pages else Replaced(tuple(items), version))
         self._version, self._failures = version, 0
 
     async def _watch(self) -> None:

@@ -1,12 +1,12 @@
 """What the log says to this node: its reservations, kept as a book, and handshake requests, answered."""
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol
 
 import anyio
 import msgspec
 
-from hami.domain.allocation import Phase, PodOwner, Reservation
+from hami.domain.allocation import Phase, PodOwner, Reservation, shares_of
 from hami.domain.errors import StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
 from hami.events.catalog.allocation import (
@@ -16,7 +16,8 @@ from hami.events.catalog.allocation import (
     AllocationReleased,
     AllocationReserved,
 )
-from hami.events.catalog.handshake import HandshakeReported, HandshakeRequested
+from hami.events.catalog.device import DeviceClearRequested
+from hami.events.catalog.handshake import DIGEST, HandshakeReported, HandshakeRequested
 from hami.events.codec import decode_event
 from hami.events.log import NodeFeed
 from hami.nodeagent.ports import Publisher
@@ -34,10 +35,14 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class ReservationBook:
-    """The node's live reservations as the log tells them."""
+    """The node's live reservations as the log tells them. `read`: all that the feed held at the start is in."""
 
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
+        self.read = False
+
+    def has(self, reservation: str) -> bool:
+        return reservation in self._known
 
     def add(self, reservation: Reservation) -> None:
         self._known[reservation.id] = Known(reservation, Phase.RESERVED)
@@ -62,6 +67,22 @@ class ReservationBook:
     def _newest_first(self) -> Iterator[Reservation]:
         return (known.reservation for known in reversed(self._known.values()) if isinstance(known.reservation.owner, PodOwner))
 
+    def bound_pods(self) -> tuple[Reservation, ...]:
+        """Bound and not ended, oldest first."""
+        return tuple(
+            known.reservation
+            for known in self._known.values()
+            if known.phase is Phase.BOUND and isinstance(known.reservation.owner, PodOwner)
+        )
+
+    def tenants(self, uuid: str) -> tuple[str, ...]:
+        """Uids of the owners that hold a share of a card and may be running."""
+        return tuple(
+            known.reservation.owner.uid
+            for known in self._known.values()
+            if known.phase is Phase.BOUND and any(share.uuid == uuid for share in shares_of(known.reservation.containers))
+        )
+
     def likely_cards(self, size: int, served: Callable[[str, str], bool]) -> tuple[str, ...]:
         """The cards of a bound container of that size which has not been served yet: a hint, right or not."""
         for known in self._known.values():
@@ -73,8 +94,27 @@ class ReservationBook:
         return ()
 
 
+class Voice(Protocol):
+    """What the node answers to the control plane."""
+
+    def report(self) -> HandshakeReported:
+        """The answer to a handshake, its nonce left to whoever answers."""
+        ...
+
+    def tell_again(self, devices: Sequence[str]) -> None:
+        """The device set once more, and the health of these cards."""
+        ...
+
+    def clear(self, request: str, wanted: DeviceClearRequested) -> None:
+        """Forget what is held against a card. `request` is the event's id: one that was answered before is passed over."""
+        ...
+
+
 class FeedReader:
-    """Follows the feed from its start, so that a restarted agent knows its reservations again."""
+    """Follows the feed from its start, so that a restarted agent knows its reservations again.
+
+    `on_reservation` is called when a reservation has arrived.
+    """
 
     def __init__(
         self,
@@ -82,12 +122,14 @@ class FeedReader:
         book: ReservationBook,
         publisher: Publisher,
         *,
-        report: Callable[[], HandshakeReported],
+        voice: Voice,
         clock: Callable[[], EpochMs],
         patience_ms: int = 60_000,
+        on_reservation: Callable[[], None] = lambda: None,
     ) -> None:
         self._feed, self._book, self._publisher = feed, book, publisher
-        self._report, self._clock, self._patience_ms = report, clock, patience_ms
+        self._voice, self._clock, self._patience_ms = voice, clock, patience_ms
+        self._on_reservation = on_reservation
 
     async def run(self) -> None:
         """For ever. With the store away, or not to be used, nothing new is known; what is known stays."""
@@ -95,23 +137,27 @@ class FeedReader:
         while True:
             try:
                 async for batch in self._feed.tail(at):
+                    self._book.read = self._book.read or not batch
                     for entry, envelope in batch:
-                        self._on(decode_event(envelope))
+                        self._on(envelope.id, decode_event(envelope))
                         at = entry
             except (StoreUnavailable, StoreUnsafe) as error:
                 log.warning("feed not readable", error=str(error))
                 await anyio.sleep(RETRY_S)
 
-    def _on(self, event: object) -> None:
+    def _on(self, name_of_event: str, event: object) -> None:
         match event:
             case AllocationReserved(reservation=reservation):
                 self._book.add(reservation)
+                self._on_reservation()
             case AllocationBound(reservation=name):
                 self._book.bound(name)
             case AllocationReleased(reservation=name) | AllocationLapsed(reservation=name) | AllocationFailed(reservation=name):
                 self._book.drop(name)
             case HandshakeRequested():
                 self._answer(event)
+            case DeviceClearRequested():
+                self._voice.clear(name_of_event, event)
             case _:
                 log.info("feed entry passed over", kind=type(event).__name__)
 
@@ -121,5 +167,7 @@ class FeedReader:
             return
         if request.seen_epoch:
             self._publisher.resend(request.seen_epoch, request.seen_seq)
-        answer = msgspec.structs.replace(self._report(), nonce=request.nonce)
+        if request.why == DIGEST:
+            self._voice.tell_again(request.devices)
+        answer = msgspec.structs.replace(self._voice.report(), nonce=request.nonce)
         self._publisher.publish(answer)

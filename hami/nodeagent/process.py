@@ -1,5 +1,6 @@
 """`hami agent`: settings in, one node's agent on real Redis out."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,12 +18,24 @@ from hami.nodeagent.app import Agent, this_boot
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.backends.scripted import ScriptedBackend
 from hami.nodeagent.metrics import Metrics
+from hami.telemetry import get_logger
 from hami.web.health import Readiness, health_routes, metrics_route
 from hami.web.server import serve
 
+log = get_logger("agent")
 
-async def run_agent(settings: AgentSettings, redis: RedisSettings, *, node_uid: str = "", version: str = "") -> None:
+
+async def run_agent(
+    settings: AgentSettings,
+    redis: RedisSettings,
+    *,
+    node_uid: str = "",
+    version: str = "",
+    warnings: Sequence[str] = (),
+) -> None:
     """Until cancelled. The store may be away at the start, and for hours: the kubelet is served all the same."""
+    for warning in warnings:
+        log.warning("setting without effect", setting=warning)
     if not await anyio.Path(settings.kubelet_dir).is_dir():
         raise InvalidInput("agent.kubelet_dir", settings.kubelet_dir, "no such folder: mount the kubelet's device-plugins here")
     backend = _backend(settings)

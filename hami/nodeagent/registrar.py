@@ -1,11 +1,14 @@
 """Telling the cluster which devices this node has: at the start and on change, never on a timer."""
 
+from collections.abc import Callable, Sequence
+
 import anyio
 import msgspec
 
-from hami.domain.cluster import Delivery
+from hami.domain.cluster import Delivery, Visible
 from hami.domain.device import Device, Health
 from hami.domain.errors import DeviceUnavailable
+from hami.events.catalog.device import DeviceClearRequested
 from hami.events.catalog.handshake import HandshakeReported
 from hami.events.catalog.node import NodeRegistered
 from hami.nodeagent.backends.base import DeviceBackend, Inventory
@@ -28,6 +31,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str = ""
     version: str = ""
     delivery: Delivery = Delivery.IDENTITY
+    visible: Visible = Visible.UUID
     numa_to_kubelet: bool = False
     """Whether the kubelet is told the cards' NUMA nodes (its topology manager then counts them in)."""
 
@@ -45,22 +49,47 @@ class Registrar:
         health: HealthWatch,
         config: NodeConfig,
         facts: NodeFacts,
+        on_look: Callable[[Sequence[Device], str], None] = lambda _cards, _driver: None,
     ) -> None:
         self._backend, self._board, self._memory, self._publisher = backend, board, memory, publisher
         self._health, self._config, self._facts = health, config, facts
+        self._on_look = on_look
         self._told = False
         self._left_out: dict[str, str] = {}
 
     def report(self) -> HandshakeReported:
         """The answer to a handshake, its nonce left to whoever answers."""
         told = DeviceSet(devices=self._memory.state.told)
-        return HandshakeReported(nonce="", epoch=self._publisher.state.epoch, digest=told.digest)
+        return HandshakeReported(
+            nonce="",
+            epoch=self._publisher.state.epoch,
+            digest=told.digest,
+            vendor=self._backend.vendor,
+            health={
+                each.uuid: now for each in told.devices if (now := self._health.health_of(each.uuid)) is not Health.HEALTHY
+            },
+        )
+
+    def tell_again(self, devices: Sequence[str]) -> None:
+        """The log has it differently from what was told: the whole set once more, and how these cards are."""
+        if not self._told:
+            return  # the first look tells anyway
+        as_now = tuple(
+            msgspec.structs.replace(each, health=self._health.health_of(each.uuid)) for each in self._memory.state.told
+        )
+        self._tell(DeviceSet(devices=as_now))
+        for uuid in devices:
+            self._health.tell_again(uuid)
+
+    def clear(self, request: str, wanted: DeviceClearRequested) -> None:
+        self._health.clear(request, wanted.device, wanted.actor, wanted.reason)
 
     async def look(self) -> None:
         """1 ask the library, 2 decide the set, 3 board, 4 tell the cluster if it differs (at the start: always)."""
         found = await self._backend.inventory()
         offered = device_set(self._with_missing(found), self._config, self._remembered())
         self._say_left_out(offered.left_out)
+        self._on_look(offered.devices, found.driver)
         self._board.show(self._offer(device) for device in offered.devices)
         if not self._told or differs(self._memory.state.told, offered):
             self._tell(offered)
@@ -100,6 +129,7 @@ class Registrar:
             node_uid=self._facts.node_uid,
             boot_id=self._facts.boot_id,
             delivery=self._facts.delivery,
+            visible=self._facts.visible,
             agent_version=self._facts.version,
         )
         self._publisher.publish(event, subject=self._facts.node)

@@ -27,13 +27,14 @@ class ServedContainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class AgentState(msgspec.Struct, kw_only=True):
     """`cards` by uuid; `seen` are the cards as the library last described them, `told` the device set of the last
-    registration; `served` by `<pod uid>/<container>`.
+    registration; `served` by `<pod uid>/<container>`; `cleared` the last operators' requests that were answered, by event id.
     """
 
     cards: dict[str, CardHealth] = msgspec.field(default_factory=dict)
     seen: tuple[Device, ...] = ()
     told: tuple[Device, ...] = ()
     served: dict[str, ServedContainer] = msgspec.field(default_factory=dict)
+    cleared: tuple[str, ...] = ()
 
 
 class StateFile:

@@ -51,7 +51,8 @@ class LiveView:
     """Start with `await task_group.start(view.run)`: it returns once a starting state is there; `caught_up` comes later.
 
     `on_change` gets the names of the nodes that changed (all of them after boot and after a rollback), right after the batch
-    was applied; it must not wait. `checkpoint_every` counts events; while the view is still catching up none is saved.
+    was applied, and is called when `caught_up` changes, with no names if need be; it must not wait. `checkpoint_every` counts
+    events; while the view is still catching up none is saved.
     """
 
     def __init__(
@@ -65,16 +66,18 @@ class LiveView:
         confirm_every_s: float = 1.0,
         retry_s: float = 0.5,
         fold: str = FOLD,
+        rewinds: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log, self._checkpoints, self._clock = log, checkpoints, clock
-        self._incarnation, self._fold = incarnation, fold
+        self._incarnation, self._fold, self._rewinds = incarnation, fold, rewinds
         self._on_change = on_change
         self._every, self._confirm_every_s, self._retry_s = checkpoint_every, confirm_every_s, retry_s
         self._state = new_cluster()
         self._target: Position | None = None
         self._saved = START
         self._moved = anyio.Event()
+        self._told_caught_up = False
         self.broken = ""
         """Why the view stopped following, in words; empty while it follows."""
         self.unreachable = ""
@@ -97,6 +100,11 @@ class LiveView:
     def caught_up(self) -> bool:
         """The head recorded when the view (re)started has been reached, and nothing is broken."""
         return not self.broken and self._target is not None and self._state.position.g >= self._target.g
+
+    @property
+    def behind_checkpoint(self) -> int:
+        """How many events the last checkpoint saved or read does not hold."""
+        return self._state.position.g - self._saved.g
 
     def snapshot(self) -> ClusterSnapshot:
         return snapshot(self._state)
@@ -129,7 +137,7 @@ class LiveView:
                     await self._boot()
         finally:
             with anyio.move_on_after(CLOSING_S, shield=True):
-                await self._save()
+                await self.save()
 
     async def _boot(self) -> None:
         """Take the newest state that stands; wait for the store as long as it is away."""
@@ -177,9 +185,12 @@ class LiveView:
         scope.cancel()
 
     async def _judge(self, failure: HamiError) -> None:
-        """Where the log no longer holds our place, a checkpoint may; where it does, what follows is wrong: that is the end."""
+        """Where the log no longer holds our place, a checkpoint may; where it does, what follows is wrong: that is the end.
+
+        With `rewinds=False` both are: who decides by this view must first ask the world what the log forgot.
+        """
         position, previous = self._state.position, self._state.previous
-        if await self._patiently(lambda: stands(self._log, position, previous)):
+        if not self._rewinds or await self._patiently(lambda: stands(self._log, position, previous)):
             self._break(failure)
         else:
             _log.warning("view.log_rewritten", why=str(failure))
@@ -197,7 +208,7 @@ class LiveView:
                 finally:
                     self._tell()
                 if self.caught_up and self._state.position.g - self._saved.g >= self._every:
-                    await self._save()
+                    await self.save()
 
     def _apply(self, batch: Sequence[Record]) -> None:
         state = self._state
@@ -222,12 +233,13 @@ class LiveView:
         for oddity in self._state.drain_oddities():
             say = _log.warning if self.caught_up else _log.debug
             say("view.not_applied", kind=oddity.kind, text=oddity.text, entry=oddity.position.entry)
-        touched = self._state.drain_touched()
-        if touched:
+        touched, caught_up = self._state.drain_touched(), self.caught_up
+        if touched or caught_up is not self._told_caught_up:
             self._on_change(touched)
+        self._told_caught_up = caught_up
 
-    async def _save(self) -> None:
-        """Saving may fail: the log is the truth, the next boot reads a little more of it."""
+    async def save(self) -> None:
+        """A checkpoint, if events were applied since the last one. It may fail: the next boot then reads more of the log."""
         position = self._state.position
         if position.g <= self._saved.g:
             return

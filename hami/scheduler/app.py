@@ -6,11 +6,10 @@
 While there is no core the front answers: /readyz says why not, /filter and /bind answer an Error, /mutate goes on.
 """
 
-import gc
 import hashlib
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -27,16 +26,17 @@ from hami.events.catalog.governance import PolicyChanged
 from hami.events.ingester import Ingester
 from hami.events.log import Draft
 from hami.events.redis.client import Client
+from hami.events.redis.log import RedisLog
 from hami.events.redis.meta import startup_check
 from hami.events.redis.store import RedisStore
 from hami.events.writer import EventWriter
 from hami.kube.access import Access, InCluster, Kubeconfig
 from hami.kube.client import EventNote, KubeClient
 from hami.projections.view import LiveView, ViewBroken
-from hami.scheduler import texts
+from hami.scheduler import memory, texts
 from hami.scheduler.bind import Bind
 from hami.scheduler.clock import StoreClock
-from hami.scheduler.core import Alarm, Core
+from hami.scheduler.core import Alarm, Core, Idle
 from hami.scheduler.debug import view_route
 from hami.scheduler.decide.admit import AdmissionSettings
 from hami.scheduler.decide.planes import Planes
@@ -67,6 +67,9 @@ from hami.web.server import Tls, serve
 
 DECISION_RETRY_S: Final = 1.5
 """How long a decision's append is sent again: filter must answer within its own budget."""
+
+WORTH_SAVING: Final = 1000
+"""Events read at start from which the next start should not have to read them again."""
 
 _FIRST_S: Final = 0.2
 _MOST_S: Final = 5.0
@@ -191,14 +194,15 @@ async def _run_core(front: Front, redis: RedisSettings, ready: Callable[[], None
             _log.warning("store", warning=warning)
         # 2. The parts, and what they share.
         store = RedisStore(client, incarnation=found.meta.incarnation)
-        core = await _build(front, store, found.meta.incarnation)
+        durable = redis.durability == "prod" and found.waitaof
+        if redis.durability == "prod" and not found.waitaof:
+            _log.warning("store", warning="it has no WAITAOF (7.2+): decisions are not waited for on disk", server=found.server)
+        core = await _build(front, store, found.meta.incarnation, durable=durable)
         jobs = Jobs(core)
         try:
             async with anyio.create_task_group() as tasks:
                 await _bring_up(front, core, jobs, tasks)
                 # 6. Ready.
-                gc.collect()
-                gc.freeze()
                 _log.info("ready", position=core.view.position.g, nodes=len(core.view.snapshot().nodes))
                 ready()
                 await anyio.sleep_forever()
@@ -206,6 +210,21 @@ async def _run_core(front: Front, redis: RedisSettings, ready: Callable[[], None
             front.close(texts.NOT_STARTED, "")
             core.told.close()
             await jobs.leave()
+
+
+class PlanesFeed:
+    """Planes are written once the view has caught up: while it reads thousands of events nobody decides from them."""
+
+    def __init__(self, planes: Planes, view: Callable[[], LiveView]) -> None:
+        self._planes, self._view = planes, view
+        self._waiting: dict[str, None] = {}
+
+    def changed(self, names: Sequence[str]) -> None:
+        self._waiting.update(dict.fromkeys(names))
+        view = self._view()
+        if view.caught_up:
+            self._planes.sync(view.snapshot(), tuple(self._waiting))
+            self._waiting = {}
 
 
 class Jobs:
@@ -230,11 +249,15 @@ async def _bring_up(front: Front, core: Core, jobs: Jobs, tasks: TaskGroup) -> N
     remembered = Remembered()
     front.verbs = Verbs(core, Filter(remembered), Bind(remembered, Late(tasks)), NodeNames())
     await _until(lambda: core.view.caught_up)
+    if core.view.behind_checkpoint >= WORTH_SAVING:
+        await core.view.save()
     # 4. What decisions rest on, if it is news.
     await _announce_policy(core, front.policy_settings)
     # 5. The loops, each on its own feet.
     for name, loop in _loops(core, inventory, jobs).items():
         tasks.start_soon(supervise, name, loop, core.metrics)
+    await _until(lambda: inventory.synced)
+    memory.settle()
     await _until(lambda: not core.readiness.first_reason())
 
 
@@ -276,28 +299,33 @@ def _loops(core: Core, inventory: Inventory, jobs: Jobs) -> Mapping[str, Callabl
         "sweeper": Sweeper(core, jobs.sweeper).run,
         "handshake": Handshake(core, jobs.handshake).run,
         "reconcile": ReconcileLoop(core, inventory).run,
+        "memory": partial(memory.collect_when_idle, core.idle.seconds),
         "clock": core.clock.run,
         "notes": core.notes.run,
         "events": core.told.run,
     }
 
 
-async def _build(front: Front, store: RedisStore, incarnation: str) -> Core:
+async def _build(front: Front, store: RedisStore, incarnation: str, *, durable: bool) -> Core:
+    """`durable`: decisions are answered once they are in the append-only file; what the loops write is not worth the wait."""
     settings = front.settings
     name = f"scheduler-{settings.id or socket.gethostname()}"
-    writer = EventWriter(store.log, name, retry_for_s=DECISION_RETRY_S)
+    decisions = RedisLog(store.client, incarnation=incarnation, durable=durable)
+    writer = EventWriter(decisions, name, retry_for_s=DECISION_RETRY_S)
     loop_writer = EventWriter(store.log, f"{name}-loops")
     await writer.start()
     await loop_writer.start()
     clock = StoreClock(store.log)
     await clock.sample()
     planes = Planes(front.vendors)
+    feed = PlanesFeed(planes, lambda: view)
     view = LiveView(
         store.log,
         store.checkpoints,
         incarnation=incarnation,
-        on_change=lambda names: planes.sync(view.snapshot(), names),
+        on_change=feed.changed,
         checkpoint_every=settings.checkpoint_every,
+        rewinds=False,
         confirm_every_s=min(1.0, settings.max_staleness_s / 4),
     )
     return Core(
@@ -317,6 +345,7 @@ async def _build(front: Front, store: RedisStore, incarnation: str) -> Core:
         told=EventsOut(partial(_tell, front.api, settings.name), front.metrics),
         metrics=front.metrics,
         alarm=Alarm(),
+        idle=Idle(),
     )
 
 

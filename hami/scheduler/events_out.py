@@ -1,6 +1,7 @@
 """Kubernetes Events about pods, in HAMi's reasons. For people: best effort, never in the way of an answer.
 
-The same sentence about the same pod is sent once; at most `RATE` a second; a bounded queue, drained by `SENDERS` tasks.
+The same sentence about the same pod is sent once; a bounded queue is drained at an even pace of `RATE` a second, so that a
+burst of decisions is not slowed by the telling of it.
 """
 
 import time
@@ -19,7 +20,6 @@ from hami.telemetry import get_logger
 RATE: Final = 20.0
 BURST: Final = 100
 _ROOM: Final = 1000
-_SENDERS: Final = 2
 _log = get_logger("scheduler.events")
 
 
@@ -79,11 +79,6 @@ class EventsOut:
             self._metrics.k8s_events_dropped.inc()
 
     async def run(self) -> None:
-        async with anyio.create_task_group() as tasks:
-            for _ in range(_SENDERS):
-                tasks.start_soon(self._drain)
-
-    async def _drain(self) -> None:
         while True:
             saying = await self._receive.receive()
             try:
@@ -91,6 +86,7 @@ class EventsOut:
             except HamiError as error:
                 self._metrics.k8s_events_dropped.inc()
                 _log.info("Kubernetes Event not sent", reason=saying.reason, pod=saying.about.name, error=str(error))
+            await anyio.sleep(1 / RATE)
 
     def close(self) -> None:
         self._send.close()

@@ -1,6 +1,8 @@
 """Handshakes: at start and every `handshake_s` each node is asked what it has; no answer within 60 s is on record.
 
-One replica asks. The question and the answer are events; the node reads the question from its feed.
+One replica asks. The question and the answer are events; the node reads the question from its feed. An answer that differs
+from what the log knows (another device set, another health) is followed by a request to tell it all again; where that answer
+differs too, the next round asks again, not sooner: two versions that encode devices differently must not talk for ever.
 """
 
 import math
@@ -8,12 +10,15 @@ import os
 from typing import Final
 
 import anyio
+import msgspec
 
-from hami.domain.cluster import Liveness
+from hami.domain.cluster import Liveness, NodeState
+from hami.domain.device import Health
+from hami.domain.digest import device_set_digest
 from hami.domain.units import EpochMs
-from hami.events.catalog.handshake import HandshakeExpired, HandshakeReported, HandshakeRequested
-from hami.events.log import Draft
-from hami.scheduler.core import Core
+from hami.events.catalog.handshake import DIGEST, HandshakeExpired, HandshakeReported, HandshakeRequested
+from hami.events.log import Draft, Record
+from hami.scheduler.core import CATCH_UP_S, Core
 from hami.scheduler.jobs import OneOf
 from hami.telemetry import get_logger
 
@@ -23,12 +28,20 @@ _BATCH: Final = 100
 _log = get_logger("scheduler.handshake")
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """An open question: to which node, until when, and why."""
+
+    node: str
+    deadline: EpochMs
+    why: str
+
+
 class Handshake:
-    """Questions that are open, by nonce: which node, until when."""
+    """Questions that are open, by nonce."""
 
     def __init__(self, core: Core, job: OneOf) -> None:
         self._core, self._job = core, job
-        self._open: dict[str, tuple[str, EpochMs]] = {}
+        self._open: dict[str, Asked] = {}
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
@@ -48,20 +61,19 @@ class Handshake:
             await anyio.sleep(min(_LOOK_EVERY_S, every) if every else _LOOK_EVERY_S)
 
     async def ask_all(self, why: str) -> None:
-        deadline = EpochMs(self._core.clock.now() + ANSWER_WITHIN_MS)
         nodes = [node.name for node in self._core.view.snapshot().nodes.values() if node.liveness is Liveness.LIVE]
         for start in range(0, len(nodes), _BATCH):
-            drafts = []
-            for name in nodes[start : start + _BATCH]:
-                nonce = os.urandom(8).hex()
-                self._open[nonce] = (name, deadline)
-                drafts.append(Draft(event=HandshakeRequested(nonce=nonce, why=why, deadline_ms=deadline), node=name))
-            await self._core.loop_writer.append(drafts)
+            await self._core.loop_writer.append([self._question(name, why) for name in nodes[start : start + _BATCH]])
+
+    def _question(self, node: str, why: str, devices: tuple[str, ...] = ()) -> Draft:
+        nonce, deadline = os.urandom(8).hex(), EpochMs(self._core.clock.now() + ANSWER_WITHIN_MS)
+        self._open[nonce] = Asked(node, deadline, why)
+        return Draft(event=HandshakeRequested(nonce=nonce, why=why, deadline_ms=deadline, devices=devices), node=node)
 
     async def expire(self) -> None:
         """By the store's clock."""
         now = self._core.clock.now()
-        late = [(nonce, node) for nonce, (node, deadline) in self._open.items() if deadline < now]
+        late = [(nonce, asked.node) for nonce, asked in self._open.items() if asked.deadline < now]
         for nonce, node in late:
             del self._open[nonce]
             _log.warning("node did not answer a handshake", node=node)
@@ -71,4 +83,30 @@ class Handshake:
         async for batch in self._core.store.log.tail(self._core.view.position):
             for record in batch:
                 if isinstance(record.event, HandshakeReported):
-                    self._open.pop(record.event.nonce, None)
+                    await self._answered(record, record.event)
+
+    async def _answered(self, record: Record, report: HandshakeReported) -> None:
+        """1 is it the answer to a question of ours, 2 what does the log know up to here, 3 ask again on a difference."""
+        asked = self._open.pop(report.nonce, None)
+        if asked is None or asked.node != record.envelope.node:
+            return
+        if not await self._core.view.wait_for(record.position, timeout=CATCH_UP_S):
+            return
+        node = self._core.view.snapshot().nodes.get(asked.node)
+        if node is None or not report.digest:
+            return
+        differs, devices = differences(node, report)
+        if not differs and not devices:
+            return
+        if asked.why == DIGEST:
+            _log.warning("node told its devices again and the log still has them differently", node=asked.node)
+            return
+        _log.info("log and node differ: the node is asked to register again", node=asked.node, health_of=len(devices))
+        await self._core.loop_writer.append([self._question(asked.node, DIGEST, devices)])
+
+
+def differences(node: NodeState, report: HandshakeReported) -> tuple[bool, tuple[str, ...]]:
+    """(whether the device sets differ, the cards whose health does). Only the reporter's own vendor is compared."""
+    own = [each for each in node.devices if report.vendor in {"", each.device.vendor}]
+    devices = tuple(each.device.uuid for each in own if each.health is not report.health.get(each.device.uuid, Health.HEALTHY))
+    return device_set_digest(each.device for each in own) != report.digest, devices

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 
 from hami.domain.cluster import ClusterSnapshot
 from hami.domain.errors import HamiError
@@ -20,18 +21,20 @@ from hami.events.lease import Release
 from hami.events.log import Draft
 from hami.kube.kinds import NODES, PODS, QUOTAS
 from hami.kube.results import Added, Deleted, Modified
-from hami.kube.watch import Interrupted, Reflected, Reflector, Replaced, Source
+from hami.kube.watch import Complete, Interrupted, Listed, Reflected, Reflector, Replaced, Source
 from hami.scheduler.core import Core, Decision, at_versions
 from hami.scheduler.decide.reconcile import PodFacts
 from hami.scheduler.dryrun import cordoned_uuids
 from hami.scheduler.podfacts import Relevance, owner_of, settle
 from hami.scheduler.quotas import QuotaWatch
+from hami.scheduler.turns import breathe, slices
 from hami.telemetry import get_logger
 
 CORDON: Final = "hami.io/device-cordon"
 ANNOTATION: Final = "annotation"
 """The actor of a cordon that came from the node's annotation."""
 
+_NONE: Final[frozenset[str]] = frozenset()
 _log = get_logger("scheduler.inventory")
 
 
@@ -44,10 +47,11 @@ class Inventory:
         self._relevance = Relevance(core.vendors)
         self._quotas = QuotaWatch(core)
         self._cordons: dict[str, frozenset[str]] = {}
+        self._arriving: dict[str, PodFacts | None] = {}
         self._waiting_for = {"nodes", "pods", "quotas"}
         self._reflectors = (
             Reflector(source, NODES, self._on_node),
-            Reflector(source, PODS, self._on_pod),
+            Reflector(source, PODS, self._on_pod, in_pages=True),
             Reflector(source, QUOTAS, self._on_quota),
         )
 
@@ -71,8 +75,10 @@ class Inventory:
                 self._cordons.pop(node.metadata.name, None)
                 await self._node_gone(node.metadata.name, node.metadata.uid)
             case Replaced(items):
-                for node in items:
-                    await self._cordon(node)
+                for part in slices(items):
+                    for node in part:
+                        await self._cordon(node)
+                    await breathe()
                 await self._missing_nodes({node.metadata.name for node in items})
                 self._waiting_for.discard("nodes")
             case Interrupted(why):
@@ -99,10 +105,10 @@ class Inventory:
         """Only a change of the annotation moves a cordon, so that an operator's own cordons stay."""
         name = node.metadata.name
         wanted = cordoned_uuids(node.metadata.notes.get(CORDON, ""))
-        before = self._cordons.get(name)
+        before = self._cordons.get(name, _NONE)
         if wanted == before:
             return
-        gone = (before or frozenset()) - wanted
+        gone = before - wanted
 
         def decision(snapshot: ClusterSnapshot) -> Decision | None:
             known = snapshot.nodes.get(name)
@@ -131,8 +137,10 @@ class Inventory:
             case Deleted(pod):
                 self.pods.pop(pod.metadata.uid, None)
                 await self.pod_gone(pod.metadata.uid, "pod_deleted")
-            case Replaced(items):
-                await self._all_pods(items)
+            case Listed(items, first):
+                self._arrived(items, first=first)
+            case Complete():
+                await self._all_arrived()
                 self._waiting_for.discard("pods")
             case Interrupted(why):
                 _log.warning("pods cannot be followed", why=why)
@@ -140,32 +148,43 @@ class Inventory:
                 pass
 
     async def _pod_seen(self, pod: Pod) -> None:
-        facts = self._kept(pod)
-        if facts is None:
+        facts = self._facts(pod)
+        if facts is not None:
+            await self._keep(facts)
+
+    async def _keep(self, facts: PodFacts) -> None:
+        if self.pods.get(facts.uid) == facts:
             return
+        self.pods[facts.uid] = facts
         now = self._core.clock.now
         await self._core.decide("inventory", lambda snapshot: settle(snapshot, facts, self._core.vendors, now()))
 
-    def _kept(self, pod: Pod) -> PodFacts | None:
-        uid = pod.metadata.uid
-        if not self._relevance.matters(pod) and owner_of(self._core.view.snapshot(), uid) is None:
+    def _facts(self, pod: Pod) -> PodFacts | None:
+        """None for a pod that does not matter here."""
+        if not self._relevance.matters(pod) and owner_of(self._core.view.snapshot(), pod.metadata.uid) is None:
             return None
-        facts = self._relevance.facts(pod)
-        if self.pods.get(uid) == facts:
-            return None
-        self.pods[uid] = facts
-        return facts
+        return self._relevance.facts(pod)
 
-    async def _all_pods(self, items: Sequence[Pod]) -> None:
-        listed = {pod.metadata.uid for pod in items}
+    def _arrived(self, items: Sequence[Pod], *, first: bool) -> None:
+        """One page of a list: its pods are dropped, their facts stay until the list is complete."""
+        if first:
+            self._arriving = {}
+        for pod in items:
+            self._arriving[pod.metadata.uid] = self._facts(pod)
+
+    async def _all_arrived(self) -> None:
+        listed, self._arriving = self._arriving, {}
         for uid in [uid for uid in self.pods if uid not in listed]:
             del self.pods[uid]
-        for pod in items:
-            await self._pod_seen(pod)
-        for held in list(self._core.view.snapshot().allocations.values()):
-            owner = held.reservation.owner
-            if owner.uid not in listed and await absent(self._core, owner.uid):
-                await self.pod_gone(owner.uid, "pod_absent")
+        for part in slices(list(listed.values())):
+            for facts in part:
+                if facts is not None:
+                    await self._keep(facts)
+            await breathe()
+        owners = [held.reservation.owner.uid for held in self._core.view.snapshot().allocations.values()]
+        for uid in owners:
+            if uid not in listed and await absent(self._core, uid):
+                await self.pod_gone(uid, "pod_absent")
 
     async def pod_gone(self, uid: str, reason: str) -> None:
         """Its devices are free, and the node lock it may hold or wait for goes to the next."""

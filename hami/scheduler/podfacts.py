@@ -1,7 +1,8 @@
 """Pods as the loops keep them: only those that matter here, and of them only what decisions read."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 from hami.domain.allocation import PodOwner
 from hami.domain.cluster import ClusterSnapshot
@@ -15,12 +16,18 @@ from hami.vendors import identity
 from hami.vendors.requests import containers_of
 from hami.vendors.vendor import Vendor
 
+T = TypeVar("T")
+
+_SHARED: Final = 20_000
+_NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
+
 
 class Relevance:
     """Which pods, and which of their annotations, are kept."""
 
     def __init__(self, vendors: Sequence[Vendor]) -> None:
         self._resources: Final = frozenset(name for vendor in vendors for name in vendor.resources.all())
+        self._shared: dict[object, Any] = {}
         self._written: Final = tuple(key for vendor in vendors for key in (vendor.keys.allocated, vendor.keys.mig) if key)
 
     def matters(self, pod: Pod) -> bool:
@@ -38,16 +45,24 @@ class Relevance:
     def facts(self, pod: Pod) -> PodFacts:
         notes = pod.metadata.notes
         kept = {key: notes[key] for key in (identity.RESERVATION, *self._written) if key in notes}
+        share = self._one
         return PodFacts(
             uid=pod.metadata.uid,
-            namespace=pod.metadata.namespace,
+            namespace=share(pod.metadata.namespace),
             name=pod.metadata.name,
-            node=pod.spec.node_name or "",
-            phase=pod.status.phase if pod.status is not None else "",
+            node=share(pod.spec.node_name or ""),
+            phase=share(pod.status.phase if pod.status is not None else ""),
             init_done=init_done(pod),
-            containers=tuple((container.name, kind) for _, kind, container in containers_of(pod)),
-            annotations=kept,
+            containers=share(tuple((container.name, kind) for _, kind, container in containers_of(pod))),
+            annotations=kept or _NO_ANNOTATIONS,
         )
+
+    def _one(self, value: T) -> T:
+        """The same words come with thousands of pods: one copy of each is kept."""
+        if len(self._shared) >= _SHARED:
+            self._shared.clear()
+        found: T = self._shared.setdefault(value, value)
+        return found
 
 
 def init_done(pod: Pod) -> bool:
@@ -63,8 +78,13 @@ def init_done(pod: Pod) -> bool:
 
 
 def settle(snapshot: ClusterSnapshot, pod: PodFacts, vendors: Sequence[Vendor], now_ms: int) -> Decision | None:
-    """What one pod's present state means for its allocation."""
+    """What one pod's state, as last seen, means for its allocation.
+
+    Adopts nothing that the log has heard of: another replica may have seen the pod's end already.
+    """
     allocation = snapshot.allocation_of(pod.uid)
+    if allocation is None and known(snapshot, pod.uid):
+        return None
     narrowed = ClusterSnapshot(
         allocations={} if allocation is None else {allocation.id: allocation},
         by_owner={} if allocation is None else {pod.uid: allocation.id},
@@ -72,6 +92,11 @@ def settle(snapshot: ClusterSnapshot, pod: PodFacts, vendors: Sequence[Vendor], 
     )
     actions = reconcile(narrowed, {pod.uid: pod}, vendors, now_ms=now_ms)
     return as_decision(snapshot, pod.uid, actions) if actions else None
+
+
+def known(snapshot: ClusterSnapshot, uid: str) -> bool:
+    """Whether the log ever said anything about this pod."""
+    return snapshot.versions.get(f"pod/{uid}", 0) > 0
 
 
 def by_pod(actions: Sequence[Action], pods: Mapping[str, PodFacts]) -> Iterator[tuple[str, list[Action]]]:

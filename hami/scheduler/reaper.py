@@ -16,6 +16,7 @@ from hami.events.log import Draft
 from hami.scheduler.core import Core, Decision, at_versions
 from hami.scheduler.inventory import Inventory
 from hami.scheduler.reserving import lapsed_draft
+from hami.scheduler.turns import breathe, slices
 from hami.telemetry import get_logger
 
 BATCH: Final = 50
@@ -37,28 +38,50 @@ class Reaper:
             await self.once()
 
     async def once(self) -> None:
-        now = self._core.clock.now()
-        overdue = [each for each in self._core.view.snapshot().allocations.values() if each.reservation.deadline_ms < now]
-        lapsing = [each for each in overdue if each.phase is Phase.RESERVED and not self._bound_in_api(each)]
+        lapsing, bound = await self._overdue()
         for start in range(0, len(lapsing), BATCH):
-            ids = [each.id for each in lapsing[start : start + BATCH]]
-            await self._core.decide("reaper", partial(_lapsed, ids=ids))
-        await self._look_at_bound([each for each in overdue if each.phase is Phase.BOUND], now)
+            await self._core.decide("reaper", partial(_lapsed, ids=lapsing[start : start + BATCH]))
+        await self._look_at_bound(bound)
+
+    async def _overdue(self) -> tuple[list[str], list[Allocation]]:
+        """Reservations to end, and the bound ones to look at now.
+
+        A cluster holds tens of thousands: they are looked through in slices, so that nobody waits for it.
+        """
+        now = self._core.clock.now()
+        allocations = self._core.view.snapshot().allocations
+        lapsing: list[str] = []
+        bound: list[Allocation] = []
+        unprepared = 0
+        for ids in slices(list(allocations)):
+            for key in ids:
+                held = allocations.get(key)
+                if held is None or held.phase is Phase.PREPARED or held.reservation.deadline_ms >= now:
+                    continue
+                if held.phase is Phase.BOUND:
+                    unprepared += 1
+                    if len(bound) < MOST_LOOKS and self._next_look.get(key, 0) <= now:
+                        bound.append(held)
+                elif not self._bound_in_api(held):
+                    lapsing.append(key)
+            await breathe()
+        self._core.metrics.unprepared.set(unprepared)
+        for ids in slices(list(self._next_look)):
+            for key in ids:
+                if key not in allocations:
+                    del self._next_look[key]
+            await breathe()
+        return lapsing, bound
 
     def _bound_in_api(self, held: Allocation) -> bool:
         """Somebody bound it without us: then the inventory adopts it, lapsing would give its devices away."""
         seen = self._inventory.pods.get(held.reservation.owner.uid)
         return seen is not None and seen.node == held.reservation.node
 
-    async def _look_at_bound(self, bound: list[Allocation], now: int) -> None:
+    async def _look_at_bound(self, due: list[Allocation]) -> None:
         """Bound long ago and never prepared: a pod without its Binding is failed, one that runs is left alone."""
-        self._core.metrics.unprepared.set(len(bound))
-        live = {each.id for each in bound}
-        for gone in [each for each in self._next_look if each not in live]:
-            del self._next_look[gone]
-        due = [each for each in bound if self._next_look.get(each.id, 0) <= now]
-        for held in due[:MOST_LOOKS]:
-            self._next_look[held.id] = now + LOOK_AGAIN_MS
+        for held in due:
+            self._next_look[held.id] = self._core.clock.now() + LOOK_AGAIN_MS
             try:
                 await self._look_at(held)
             except HamiError as error:

@@ -10,14 +10,17 @@ _NOT_IGNORED = {"matchExpressions": [{"key": IGNORE_LABEL, "operator": "NotIn", 
 
 
 def mutating(url: str, authority_pem: str) -> dict[str, Any]:
-    """Prepares pods at creation. `Ignore`: a cluster without hami can still create pods; an unprepared one sees no device."""
+    """Prepares pods at creation, and debug containers that join them.
+
+    `Ignore`: a cluster without hami can still create pods; an unprepared one sees no device.
+    """
     return {
         "metadata": {"name": "hami-mutate"},
         "webhooks": [
             {
                 "name": "mutate.hami.io",
                 "clientConfig": _client(f"{url}/mutate", authority_pem),
-                "rules": [_rule(["CREATE"], ["pods"])],
+                "rules": [_rule(["CREATE"], ["pods"]), _rule(["UPDATE"], ["pods/ephemeralcontainers"])],
                 "namespaceSelector": _NOT_IGNORED,
                 "objectSelector": _NOT_IGNORED,
                 "failurePolicy": "Ignore",
@@ -34,7 +37,8 @@ def mutating(url: str, authority_pem: str) -> dict[str, Any]:
 def validating(url: str, authority_pem: str) -> dict[str, Any]:
     """Guards what was prepared. `Fail`: nobody edits a reserved key or binds a GPU pod while hami cannot look.
 
-    Bindings carry no labels, so their rule stands apart and looks at all of them.
+    Bindings carry no labels, so their rule stands apart and looks at all of them. The namespace that hami itself runs in must
+    carry the ignore label: its own pods have to be bound while there is nobody to ask.
     """
     common = {
         "clientConfig": _client(f"{url}/validate", authority_pem),
@@ -54,7 +58,12 @@ def validating(url: str, authority_pem: str) -> dict[str, Any]:
                 "objectSelector": ours,
                 **common,
             },
-            {"name": "bindings.validate.hami.io", "rules": [_rule(["CREATE"], ["pods/binding"])], **common},
+            {
+                "name": "bindings.validate.hami.io",
+                "rules": [_rule(["CREATE"], ["pods/binding", "bindings"])],
+                "namespaceSelector": _NOT_IGNORED,
+                **common,
+            },
         ],
     }
 

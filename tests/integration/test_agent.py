@@ -13,18 +13,18 @@ from hami.domain.device import Health
 from hami.domain.digest import device_set_digest
 from hami.domain.errors import HamiError, InvalidInput, StoreUnavailable, StoreUnsafe
 from hami.events.catalog.allocation import AllocationBound, AllocationPrepared, AllocationReleased, AllocationReserved
-from hami.events.catalog.device import DeviceHealthChanged, FaultKind, FaultObserved
-from hami.events.catalog.handshake import HandshakeReported, HandshakeRequested
+from hami.events.catalog.device import DeviceClearRequested, DeviceHealthChanged, FaultKind, FaultObserved
+from hami.events.catalog.handshake import DIGEST, HandshakeReported, HandshakeRequested
 from hami.events.catalog.node import NodeRegistered
 from hami.events.memory import MemoryStore
 from hami.nodeagent.backends.simulated import SimulatedBackend, simulated_cards
-from hami.nodeagent.decide.faults import Fault
+from hami.nodeagent.decide.faults import Counters, Fault
 from hami.nodeagent.decide.faults import FaultKind as Seen
 from hami.nodeagent.podresources import read_checkpoint
 from hami.nodeagent.state import StateFile
 from hami.sim.kubelet.api import InMemoryApi
 from hami.sim.kubelet.node import SimKubelet
-from tests.support.agents import LogVoice, StoreAway, World, agent_on, reservation, settings_for
+from tests.support.agents import QUICK, LogVoice, StoreAway, World, agent_on, reservation, settings_for
 from tests.support.plugins import RESOURCE, container, kubelet_on, pod, socket_folder
 from tests.support.waiting import wait_until
 
@@ -74,10 +74,14 @@ async def offered(api: InMemoryApi, capacity: str, allocatable: str) -> None:
 
 
 async def connected(kubelet: SimKubelet, world: World) -> None:
+    await connected_with(kubelet, world, 20)
+
+
+async def connected_with(kubelet: SimKubelet, world: World, healthy: int) -> None:
     """The agent of this life is listened to, whatever the node object still says of an earlier one."""
 
     def seen() -> bool:
-        return bool(world.agent.plugin.streams) and kubelet.books.capacity().get(RESOURCE) == (20, 20)
+        return bool(world.agent.plugin.streams) and kubelet.books.capacity().get(RESOURCE) == (20, healthy)
 
     await wait_until(seen, "the kubelet to listen to this agent")
 
@@ -299,6 +303,53 @@ async def test_a_driver_that_comes_late_is_waited_for(
         await offered(api, "20", "20")
 
 
+async def test_uncorrected_errors_are_seen_without_any_xid_and_survive_a_restart(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+) -> None:
+    backend.count(UUIDS[0], Counters(uncorrected=2, remap_pending=False))
+    async with agent_on(folder, backend) as world:
+        await wait_until(lambda: world.publisher.of(FaultObserved), "the growth")
+        [event] = world.publisher.of(FaultObserved)
+        assert (event.device, event.kind, event.code) == (UUIDS[0], FaultKind.ECC, 2)
+        [changed] = world.publisher.of(DeviceHealthChanged)
+        assert (changed.now, changed.reason) == (Health.SUSPECT, "uncorrected ECC errors")
+    async with agent_on(folder, backend) as again:
+        await connected(kubelet, again)
+        backend.count(UUIDS[0], Counters(uncorrected=5, remap_pending=False))
+        backend.count(UUIDS[1], Counters(uncorrected=1, remap_pending=False))
+        await wait_until(lambda: again.publisher.of(FaultObserved), "the other card's growth")
+        assert UUIDS[1] in {event.device for event in again.publisher.of(FaultObserved)}
+        assert all(event.code != 5 for event in again.publisher.of(FaultObserved))
+
+
+async def test_a_link_fault_makes_linked_cards_suspect_and_no_other(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi
+) -> None:
+    cards = list(simulated_cards(3))
+    cards[1] = msgspec.structs.replace(cards[1], pair_scores={cards[0].uuid: 110})
+    backend = SimulatedBackend(tuple(cards))
+    async with agent_on(folder, backend) as world:
+        await offered(api, "30", "30")
+        backend.strike(cards[0].uuid, 74)
+        await offered(api, "30", "20")
+        await wait_until(lambda: len(world.publisher.of(DeviceHealthChanged)) == 2, "both ends of the link")
+        told = {event.device: event.now for event in world.publisher.of(DeviceHealthChanged)}
+        assert told == {cards[0].uuid: Health.UNHEALTHY, cards[1].uuid: Health.SUSPECT}
+        assert [event.device for event in world.publisher.of(FaultObserved)] == [cards[0].uuid]
+
+
+async def test_a_library_that_hangs_after_a_firmware_fault_takes_the_node(
+    world: World, backend: SimulatedBackend, api: InMemoryApi
+) -> None:
+    backend.strike(UUIDS[0], 119)
+    await offered(api, "20", "10")
+    backend.break_library("no answer")
+    await offered(api, "20", "0")
+    backend.break_library("")
+    await wait_until(lambda: world.agent.health.health_of(UUIDS[1]) is Health.UNHEALTHY, "the other card to stay down")
+    assert any("hangs since" in event.detail for event in world.publisher.of(FaultObserved))
+
+
 async def test_an_unmonitored_card_is_told_once_and_stays_offered(
     kubelet: SimKubelet, folder: Path, backend: SimulatedBackend, api: InMemoryApi
 ) -> None:
@@ -317,6 +368,66 @@ async def test_a_handshake_is_answered_with_the_digest_of_what_was_told(world: W
     [told] = world.publisher.of(NodeRegistered)
     assert (answer.nonce, answer.digest) == ("n-1", device_set_digest(told.devices))
     assert (answer.epoch, world.publisher.resent) == (7, [])
+
+
+async def test_a_log_that_has_it_differently_is_told_the_set_and_the_health_again(
+    world: World, backend: SimulatedBackend
+) -> None:
+    backend.strike(UUIDS[0], 79)
+    await wait_until(lambda: world.publisher.of(DeviceHealthChanged), "the fault")
+    await LogVoice(world.store).say(HandshakeRequested(nonce="n-1", why=DIGEST, devices=(UUIDS[0],)))
+    await wait_until(lambda: world.publisher.of(HandshakeReported), "the answer")
+    first, second = world.publisher.of(NodeRegistered)
+    assert device_set_digest(first.devices) == device_set_digest(second.devices)
+    assert [device.health for device in second.devices] == [Health.UNHEALTHY, Health.HEALTHY]
+    again = world.publisher.of(DeviceHealthChanged)[-1]
+    assert (again.device, again.now) == (UUIDS[0], Health.UNHEALTHY)
+    assert again.reason.startswith("XID 79")
+    [answer] = world.publisher.of(HandshakeReported)
+    assert (answer.vendor, answer.health) == ("NVIDIA", {UUIDS[0]: Health.UNHEALTHY})
+    kinds = [type(event) for event, _ in world.publisher.events]
+    assert kinds[-1] is HandshakeReported
+
+
+async def test_an_operators_word_clears_a_fault_once_and_outlives_a_restart(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+) -> None:
+    store = MemoryStore()
+    voice = LogVoice(store)
+    async with agent_on(folder, backend, store=store) as world:
+        await offered(api, "20", "20")
+        backend.strike(UUIDS[0], 54)
+        await offered(api, "20", "10")
+        await voice.say(DeviceClearRequested(device=UUIDS[0], actor="kim", reason="power supply replaced"))
+        await offered(api, "20", "20")
+        cleared = world.publisher.of(DeviceHealthChanged)[-1]
+        assert (cleared.was, cleared.now, cleared.actor, cleared.reason) == (
+            Health.UNHEALTHY,
+            Health.HEALTHY,
+            "kim",
+            "power supply replaced",
+        )
+        backend.strike(UUIDS[0], 54)
+        await offered(api, "20", "10")
+    async with agent_on(folder, backend, store=store) as again:
+        await connected_with(kubelet, again, 10)
+        await voice.say(DeviceClearRequested(device=UUIDS[1], actor="kim", reason="for nothing"))
+        await wait_until(lambda: again.publisher.of(DeviceHealthChanged), "an answer, changed or not")
+        [answer] = again.publisher.of(DeviceHealthChanged)
+        assert (answer.device, answer.was, answer.now) == (UUIDS[1], Health.HEALTHY, Health.HEALTHY)
+        await offered(api, "20", "10")
+
+
+async def test_a_container_is_told_of_soon_without_waiting_for_the_timer(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+) -> None:
+    lazy = msgspec.structs.replace(QUICK, delivery_s=60.0)
+    async with agent_on(folder, backend, timing=lazy) as world:
+        await connected(kubelet, world)
+        made = api.create(pod("pod", container()), node="node-1")
+        await wait_until(lambda: world.agent.delivery.strangers, "devices without a reservation")
+        await LogVoice(world.store).say(AllocationReserved(reservation=reservation(made["metadata"]["uid"], UUIDS[:1])))
+        await wait_until(lambda: world.publisher.of(AllocationPrepared), "prepared")
 
 
 async def test_what_the_log_has_not_seen_is_sent_again_when_it_asks(world: World) -> None:

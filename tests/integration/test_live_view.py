@@ -8,6 +8,7 @@ import pytest
 
 from hami.domain.errors import StoreUnsafe
 from hami.domain.units import EpochMs
+from hami.events.catalog.governance import PolicyChanged
 from hami.events.catalog.node import NodeLost
 from hami.events.catalog.union import Event
 from hami.events.envelope import START, Position
@@ -100,6 +101,20 @@ async def test_changed_nodes_are_handed_on_after_each_batch(store: Store, writer
         assert await view.wait_for(await put(writer, *LIFE[1:]), timeout=5)
         assert set(told) == {"n1"}
         assert len(told) >= 2
+
+
+async def test_catching_up_is_told_even_when_the_last_batch_changes_no_node(store: Store, writer: EventWriter) -> None:
+    heard: list[tuple[bool, tuple[str, ...]]] = []
+    view = LiveView(
+        store.log,
+        store.checkpoints,
+        incarnation="A",
+        on_change=lambda names: heard.append((view.caught_up, tuple(names))),
+    )
+    await put(writer, PolicyChanged(version="1", settings={}))
+    async with running(view):
+        assert await view.wait_caught_up(timeout=5)
+        assert heard == [(True, ())]
 
 
 async def test_a_view_is_confirmed_while_the_store_answers(store: Store, writer: EventWriter) -> None:
@@ -329,7 +344,7 @@ async def test_entries_lost_by_redis_itself_send_the_view_back(valkey_server: Em
             lost = await put(writer, LIFE[3])
             assert await view.wait_for(lost, timeout=5)
             await client.command.call("XDEL", client.keys.log, lost.entry)
-            await client.command.call("SET", client.keys.g, last.g)
+            await client.command.call("HSET", client.keys.heads, "g", last.g)
             await put(await started(store.log, "scheduler-2"), NodeLost())
             await wait_until(lambda: view.rollbacks, "a rollback")
             assert await view.wait_caught_up(timeout=5)

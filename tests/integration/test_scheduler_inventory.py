@@ -18,6 +18,7 @@ from tests.integration.test_scheduler import WHOLE
 from tests.support.builders import a_device
 from tests.support.objects import pod as pod_object
 from tests.support.scheduler import Caller, Obj, World
+from tests.support.waiting import wait_until
 
 
 async def _placed(caller: Caller, pod: Obj, name: str = "n1") -> None:
@@ -195,12 +196,60 @@ async def test_a_pod_bound_elsewhere_corrects_the_log(world: World) -> None:
         assert "n2" in failed.reason
 
 
-async def test_a_missed_deletion_is_found_by_comparing(world: World) -> None:
+WATCH = "/pods\\?.*watch="
+
+
+async def _three_comparisons(caller: Caller) -> None:
+    until = await caller.metric("hami_comparisons_total") + 3
+
+    async def done() -> bool:
+        return await caller.metric("hami_comparisons_total") >= until
+
+    await wait_until(done, "three comparisons")
+
+
+async def _ended_by_another_replica(world: World) -> None:
+    [bound] = await world.events(AllocationBound)
+    event = AllocationReleased(
+        reservation=bound.reservation, owner_uid=bound.owner_uid, namespace="default", reason="pod_deleted"
+    )
+    await world.write(event, node_name="n1")
+
+
+async def test_a_deletion_while_the_watch_was_broken_is_heard_when_it_is_back(world: World) -> None:
     await world.add_node("n1")
     pod = await world.add_pod("p1")
     async with world.scheduler() as caller:
         await _placed(caller, pod)
-        world.sim.faults.add(Fault(path="/pods\\?.*watch=", watch=True, status=410))
-        world.sim.faults.add(Fault(path="/pods\\?.*limit=", status=500, times=2))
+    broken = world.sim.faults.add(Fault(path=WATCH, watch=True, status=500))
+    async with world.scheduler():
+        await wait_until(lambda: broken.hits, "a watch that failed")
         await world.kube.delete_pod("default", "p1", grace=0)
-        await world.seen(AllocationReleased)
+        world.sim.faults.remove(broken)
+        [released] = await world.seen(AllocationReleased)
+        assert released.reason == "pod_deleted"
+
+
+async def test_what_was_seen_last_does_not_bring_a_released_pod_back(world: World) -> None:
+    """A replica whose watch lags still has the pod among the running ones when another has written its end."""
+    await world.add_node("n1")
+    pod = await world.add_pod("p1")
+    async with world.scheduler() as caller:
+        await _placed(caller, pod)
+    world.sim.faults.add(Fault(path=WATCH, watch=True, status=500))
+    async with world.scheduler() as caller:
+        await world.kube.delete_pod("default", "p1", grace=0)
+        await _ended_by_another_replica(world)
+        await _three_comparisons(caller)
+    assert len(await world.events(AllocationReserved)) == 1
+    assert len(await world.events(AllocationReleased)) == 1
+
+
+async def test_a_pod_that_runs_although_the_log_says_it_ended_is_adopted_again(world: World) -> None:
+    await world.add_node("n1")
+    pod = await world.add_pod("p1")
+    async with world.scheduler() as caller:
+        await _placed(caller, pod)
+        await _ended_by_another_replica(world)
+        bound = await world.seen(AllocationBound, 2)
+    assert bound[1].adopted

@@ -129,6 +129,7 @@ async def agent_on(
     store: MemoryStore | StoreAway | None = None,
     boot_id: str = "boot-1",
     settings: AgentSettings | None = None,
+    timing: AgentTiming = QUICK,
 ) -> AsyncIterator[World]:
     publisher, log = RecordingPublisher(), store or MemoryStore()
     agent = Agent(
@@ -139,7 +140,7 @@ async def agent_on(
         log.leases,
         node_uid="uid-of-node",
         boot_id=boot_id,
-        timing=QUICK,
+        timing=timing,
     )
     stop = anyio.Event()
     async with anyio.create_task_group() as tasks:

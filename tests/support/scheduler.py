@@ -2,6 +2,7 @@
 
 import io
 import json
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -92,13 +93,13 @@ class Caller:
 class World:
     """One store and one API server, and what tests do with them."""
 
-    def __init__(self, client: Client, sim: RunningServer, kube: KubeClient, folder: Path) -> None:
+    def __init__(self, client: Client, sim: RunningServer, kube: KubeClient, folder: Path, *, token: str = "") -> None:
         self.redis, self.sim, self.kube = client, sim, kube
         self.store = RedisStore(client)
         self.writer = EventWriter(self.store.log, "test")
         self._folder = folder
-        self._kubeconfig = folder / "kubeconfig"
-        self._kubeconfig.write_text(json.dumps(sim.kubeconfig()))
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.write_text(json.dumps(sim.kubeconfig(token)))
 
     def on(self, client: Client) -> "World":
         """The same API server with another store; start its writer before use."""
@@ -157,15 +158,29 @@ class World:
         return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in self.sim.objects(plural)}
 
     def settings(self, **given: Any) -> SchedulerSettings:
-        return SchedulerSettings(**{**QUICK, "kubeconfig": str(self._kubeconfig), "id": "a", **given})
+        return SchedulerSettings(**{**QUICK, "kubeconfig": str(self.kubeconfig), "id": "a", **given})
 
     @asynccontextmanager
-    async def scheduler(self, *, wait_ready: bool = True, redis_url: str = "", **given: Any) -> AsyncIterator[Caller]:
-        """A running scheduler; the block begins when it is ready, or with `wait_ready=False` when it listens."""
+    async def scheduler(
+        self,
+        *,
+        wait_ready: bool = True,
+        redis_url: str = "",
+        durability: str = "dev",
+        authority: str = "",
+        **given: Any,
+    ) -> AsyncIterator[Caller]:
+        """A running scheduler; the block begins when it is ready, or with `wait_ready=False` when it listens.
+
+        `authority`: who signed its certificate, in PEM.
+        """
         urls: list[str] = []
         ready: list[str] = []
-        redis = RedisSettings(url=redis_url or self.redis.url, block_s=0.2, command_timeout_s=0.5, connect_timeout_s=0.5)
-        async with anyio.create_task_group() as tasks, aiohttp.ClientSession() as http:
+        where = redis_url or self.redis.url
+        redis = RedisSettings(url=where, durability=durability, block_s=0.2, command_timeout_s=0.5, connect_timeout_s=0.5)
+        trust = ssl.create_default_context(cadata=authority) if authority else True
+        connector = aiohttp.TCPConnector(ssl=trust)
+        async with anyio.create_task_group() as tasks, aiohttp.ClientSession(connector=connector) as http:
             running = partial(run_scheduler, listening=urls.append, ready=ready.append)
             tasks.start_soon(running, self.settings(**given), redis)
             await wait_until(lambda: ready if wait_ready else urls, "the scheduler to be up", timeout=20)

@@ -69,6 +69,17 @@ class DeviceUncordoned(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class DeviceClearRequested(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator declares a device good. Its agent forgets what it holds against it and answers `DeviceHealthChanged`."""
+
+    TYPE: ClassVar[str] = "hami.device.clear_requested"
+    SCHEMA: ClassVar[int] = 1
+
+    device: str
+    actor: str
+    reason: str = ""
+
+
 class HealthWatchPaused(msgspec.Struct, frozen=True, kw_only=True):
     """Faults cannot be seen from now on (holder `mig-apply`); every device is probed on resume."""
 

@@ -1,10 +1,14 @@
 """Handshakes: the control plane asks a node what it has; the node answers within 60 s of server time."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
+from hami.domain.device import Health
 from hami.domain.units import EpochMs
+
+DIGEST: Final = "digest"
+"""`why` of a request whose answer is a new registration: log and node differ on what the node has."""
 
 
 class HandshakeRequested(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +23,8 @@ class HandshakeRequested(msgspec.Struct, frozen=True, kw_only=True):
     seen_epoch: int = 0
     seen_seq: int = 0
     """What the log has seen of the agent, when `seen_epoch` is not 0: whatever follows is to be sent again."""
+    devices: tuple[str, ...] = ()
+    """Cards whose health the log has differently: it is to be told again."""
 
 
 class HandshakeReported(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +37,10 @@ class HandshakeReported(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str = ""
     epoch: int = 0
     digest: str = ""
+    vendor: str = ""
+    """Whose devices the digest covers; empty = all of the node's."""
+    health: dict[str, Health] = msgspec.field(default_factory=dict)
+    """Cards that are not healthy, as the node knows them."""
 
 
 class HandshakeExpired(msgspec.Struct, frozen=True, kw_only=True):

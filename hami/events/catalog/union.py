@@ -17,6 +17,7 @@ from hami.events.catalog.allocation import (
     AllocationShrunk,
 )
 from hami.events.catalog.device import (
+    DeviceClearRequested,
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
@@ -54,6 +55,7 @@ DeviceEvent = (
     | DeviceHealthChanged
     | DeviceCordoned
     | DeviceUncordoned
+    | DeviceClearRequested
     | HealthWatchPaused
     | HealthWatchResumed
     | MigInstanceCreated
@@ -101,6 +103,7 @@ FEED_EVENTS: Final = (
     AllocationLapsed,
     AllocationFailed,
     HandshakeRequested,
+    DeviceClearRequested,
 )
 """What `append` copies into the node's feed: what the agent must know or answer."""
 

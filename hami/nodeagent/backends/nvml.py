@@ -16,6 +16,7 @@ from hami.domain.errors import DeviceUnavailable
 from hami.domain.units import CorePercent, MiB, Slots
 from hami.nodeagent.backends.base import Inventory
 from hami.nodeagent.backends.library import preload
+from hami.nodeagent.backends.memory import counters_of
 from hami.nodeagent.backends.thread import LibraryThread
 from hami.nodeagent.decide.faults import Evidence, Fault, FaultKind
 from hami.nodeagent.decide.topology import SWITCH, pair_score
@@ -254,7 +255,9 @@ class NvmlBackend:
         faults: tuple[Fault, ...] = ()
         if action not in {None, 0}:
             faults = (Fault(uuid=uuid, kind=FaultKind.RECOVERY_ACTION, recovery_action=action),)
-        return Evidence(probe_passed=True, recovery_action=action, memory_clean=_memory_clean(handle)), faults
+        counters = counters_of(handle)
+        evidence = Evidence(probe_passed=True, recovery_action=action, memory_clean=counters.clean, counters=counters)
+        return evidence, faults
 
     def _free_events(self) -> None:
         if self._events is not None:
@@ -354,14 +357,6 @@ def _recovery_action(handle: Any) -> int | None:
     if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
         return None
     return int(values[0].value.uiVal)
-
-
-def _memory_clean(handle: Any) -> bool | None:
-    rows = _quiet(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
-    if rows is None:
-        return None
-    _corrected, _uncorrected, pending, failure = rows
-    return not pending and not failure
 
 
 def _state_fault(uuid: str, error: Any) -> Fault:

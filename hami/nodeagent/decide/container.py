@@ -31,11 +31,23 @@ class DeviceNode(msgspec.Struct, frozen=True, gc=False):
 
 
 class ContainerEdits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is added to a container: environment, mounts, device nodes."""
+    """What is added to a container: environment, mounts, device nodes, and names of CDI devices in two places."""
 
     envs: dict[str, str]
     mounts: tuple[Mount, ...] = ()
     devices: tuple[DeviceNode, ...] = ()
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    cdi_devices: tuple[str, ...] = ()
+
+    def plus(self, other: "ContainerEdits") -> "ContainerEdits":
+        """Both; where they name one variable, the other's value."""
+        return ContainerEdits(
+            envs=self.envs | other.envs,
+            mounts=(*self.mounts, *other.mounts),
+            devices=(*self.devices, *other.devices),
+            annotations=self.annotations | other.annotations,
+            cdi_devices=(*self.cdi_devices, *other.cdi_devices),
+        )
 
 
 class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +102,7 @@ def reserved_edits(
     """
     if not shares:
         return anonymous_edits(hook, present=present, cache_dir=cache_dir)
+    # Named here by uuid; the strategy that is in force (listing.py) has the last word.
     ids = [share.mig.uuid if share.mig is not None and share.mig.uuid else share.uuid for share in shares]
     visible = {VISIBLE: ",".join(dict.fromkeys(ids))}
     if any(share.mig is not None for share in shares):

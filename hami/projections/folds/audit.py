@@ -11,6 +11,7 @@ from hami.domain.allocation import shares_of
 from hami.domain.units import EpochMs
 from hami.events.catalog.allocation import AllocationEvent, AllocationReserved
 from hami.events.catalog.device import (
+    DeviceClearRequested,
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
@@ -31,10 +32,13 @@ _OneDevice = (
     | DeviceHealthChanged
     | DeviceCordoned
     | DeviceUncordoned
+    | DeviceClearRequested
     | MigInstanceCreated
     | MigInstanceDestroyed
     | MigApplyFailed
 )
+
+_Decided = DeviceHealthChanged | DeviceCordoned | DeviceUncordoned | DeviceClearRequested
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +154,7 @@ def timeline(records: Iterable[Record], about: About) -> Iterator[Entry]:
 
 def entry_of(record: Record) -> Entry:
     envelope, event = record.envelope, record.event
-    actor = event.actor if isinstance(event, DeviceHealthChanged | DeviceCordoned | DeviceUncordoned) else ""
+    actor = event.actor if isinstance(event, _Decided) else ""
     return Entry(
         position=record.position,
         recorded_ms=record.position.recorded_ms,

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from hami.domain.device import Health
 from hami.domain.units import EpochMs
 from hami.events.catalog.device import (
+    DeviceClearRequested,
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
@@ -89,7 +90,14 @@ def apply(state: HealthState, record: Record) -> HealthState:
         case DeviceCordoned() | DeviceUncordoned():
             at, old = _history(state, record, event.device)
             state.devices[at] = replace(old, cordoned=isinstance(event, DeviceCordoned))
-        case HealthWatchPaused() | HealthWatchResumed() | MigInstanceCreated() | MigInstanceDestroyed() | MigApplyFailed():
+        case (
+            DeviceClearRequested()
+            | HealthWatchPaused()
+            | HealthWatchResumed()
+            | MigInstanceCreated()
+            | MigInstanceDestroyed()
+            | MigApplyFailed()
+        ):
             pass  # they say nothing about how a device is
         case _:
             assert_never(event)

@@ -18,6 +18,7 @@ from hami.events.catalog.allocation import (
     AllocationShrunk,
 )
 from hami.events.catalog.device import (
+    DeviceClearRequested,
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
@@ -124,7 +125,7 @@ def _reserved(reservation: Reservation) -> str:
     return f"reserved {reservation.id} for {owner.namespace}/{owner.name} on {reservation.node}{_with(held)}"
 
 
-def _device(event: DeviceEvent) -> str:
+def _device(event: DeviceEvent) -> str:  # noqa: C901 - one arm a type
     match event:
         case FaultObserved():
             code = f" {event.code}" if event.kind is FaultKind.XID or event.code else ""
@@ -136,6 +137,8 @@ def _device(event: DeviceEvent) -> str:
             return f"{event.device}: cordoned{_with(event.reason)}"
         case DeviceUncordoned():
             return f"{event.device}: uncordoned{_with(event.reason)}"
+        case DeviceClearRequested():
+            return f"{event.device}: declared good{_with(event.reason)}"
         case HealthWatchPaused():
             return f"health watch paused by {event.holder}"
         case HealthWatchResumed():

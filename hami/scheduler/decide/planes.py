@@ -6,7 +6,8 @@ again. One thread owns the planes; a snapshot given to `place` must be of the sa
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from hami.domain.cluster import ClusterSnapshot, NodeState
 from hami.domain.device import DeviceState, Health
 from hami.domain.reasons import NodeReason
 from hami.scheduler.decide.refusals import node_refusal
-from hami.scheduler.decide.score import node_score
+from hami.scheduler.decide.score import node_score, scores_of
 from hami.vendors.constraints import Wishes
 from hami.vendors.vendor import Vendor
 
@@ -53,6 +54,21 @@ class View(NamedTuple):
 
 _NUMBERS: Final = 10
 _FLAGS: Final = 4
+_SUMMED: Final = [2, 3, 6, 7, 4, 5]
+"""Used and free slots, all and free cores, all and free memory: a node's score is made of them."""
+
+_FEW: Final = 3
+"""Changed cards of a node up to which they are written one by one."""
+
+_MANY: Final = 8
+"""Nodes from which writing them in one pass is cheaper."""
+
+_label: Final[Callable[[DeviceState], tuple[str, str, str]]] = attrgetter("device.vendor", "device.model", "device.mode")
+_given: Final[Callable[[DeviceState], tuple[int, ...]]] = attrgetter(
+    *("used.slots", "used.memory", "used.cores"),
+    *("device.slots", "device.memory", "device.cores"),
+    *("device.numa", "device.index", "cordoned"),
+)
 _MOST: Final = 2**31 - 1
 """Planes hold 32 bits; a request is never larger, so a larger card is as good as one of this size."""
 
@@ -78,11 +94,12 @@ class Planes:
         self.rows: dict[str, int] = {}
         self.names: list[str] = []
         self.kinds: dict[tuple[str, str], int] = {("", ""): 0}
-        self.uuids: dict[str, list[tuple[int, int]]] = {}
+        self._uuids: dict[str, list[tuple[int, int]]] | None = None
         self.clock = 0
         self.entries: Final[OrderedDict[Hashable, Entry]] = OrderedDict()
         self._free: list[int] = []
-        self._row_uuids: dict[int, tuple[str, ...]] = {}
+        self._written: dict[int, tuple[DeviceState, ...]] = {}
+        self._kind_codes: dict[tuple[str, str, str], tuple[int, int, int]] = {}
         self._ranked = True
         self._asked: tuple[tuple[str, ...], int] = ((), -1)
         self._asked_rows: Ints = np.zeros(0, np.int64)
@@ -120,21 +137,58 @@ class Planes:
         names = (
             list(snapshot.nodes) + [name for name in self.rows if name not in snapshot.nodes] if changed is None else changed
         )
+        there: list[NodeState] = []
         for name in names:
             node = snapshot.nodes.get(name)
             if node is None:
                 self.remove(name)
             else:
+                there.append(node)
+        if len(there) > _MANY:
+            self._write(there)
+        else:
+            for node in there:
                 self.put(node)
 
     def put(self, node: NodeState) -> None:
+        """One node. A card whose state is the very object that was written before is passed over: mostly all but one are."""
         row = self.rows.get(node.name)
-        if row is None:
-            row = self._row_for(node.name)
-        if len(node.devices) > self.columns:
-            self._grow(len(self.score), max(len(node.devices), 2 * self.columns))
-        self._fill(row, node)
-        self.score[row] = node_score(node.devices)
+        before = () if row is None else self._written.get(row, ())
+        if row is None or len(before) != len(node.devices):
+            self._write([node])
+            return
+        changed = [number for number, each in enumerate(node.devices) if each is not before[number]]
+        if len(changed) > _FEW:
+            self._write([node])
+            return
+        for number in changed:
+            line = self._line(node.devices[number])
+            self._numbers[:, number, row] = line[:_NUMBERS]
+            self._flags[:, number, row] = line[_NUMBERS:]
+        if changed:
+            self.score[row] = node_score(node.devices)
+        self._finish(row, node)
+
+    def _write(self, nodes: Sequence[NodeState]) -> None:
+        """All of them in one pass: numpy's price for a call is paid once, not for every node."""
+        rows = [self._row_for(node.name) for node in nodes]
+        most = max([len(node.devices) for node in nodes], default=0)
+        if most > self.columns:
+            self._grow(len(self.score), max(most, 2 * self.columns))
+        where = np.array(rows, np.int64)
+        self._numbers[0, :, where] = -1
+        self.score[where] = self._fill(nodes, where)
+        for row, node in zip(rows, nodes, strict=True):
+            self._finish(row, node)
+
+    def _finish(self, row: int, node: NodeState) -> None:
+        """What goes by the node, not by its cards."""
+        before = self._written.get(row, ())
+        self._written[row] = node.devices
+        if len(before) != len(node.devices) or any(
+            a is not b and a.device.uuid != b.device.uuid for a, b in zip(before, node.devices, strict=True)
+        ):
+            self._uuids = None
         self.refusal[row] = REFUSALS.index(node_refusal(node))
         self._touch(row)
 
@@ -142,7 +196,8 @@ class Planes:
         row = self.rows.pop(name, None)
         if row is None:
             return
-        self._forget_uuids(row)
+        if self._written.pop(row, ()):
+            self._uuids = None
         self._numbers[0, :, row] = -1
         self.refusal[row] = 1
         self.names[row] = ""
@@ -152,6 +207,9 @@ class Planes:
         self._touch(row)
 
     def _row_for(self, name: str) -> int:
+        known = self.rows.get(name)
+        if known is not None:
+            return known
         if self._free:
             row = self._free.pop()
             self.names[row] = name
@@ -165,43 +223,66 @@ class Planes:
         self._ranked = False
         return row
 
-    def _fill(self, row: int, node: NodeState) -> None:
-        count = len(node.devices)
-        self._numbers[0, :, row] = -1
-        if count:
-            cards = np.array([self._card(each) for each in node.devices], np.int64)
-            self._numbers[:, :count, row] = np.clip(cards, -_MOST, _MOST).T
-            flags = [(s.health is Health.HEALTHY, s.cordoned, s.device.mode == "mig", s.schedulable) for s in node.devices]
-            self._flags[:, :count, row] = np.array(flags, np.bool_).T
-        uuids = tuple([each.device.uuid for each in node.devices])
-        if self._row_uuids.get(row) != uuids:
-            self._forget_uuids(row)
-            for number, uuid in enumerate(uuids):
-                self.uuids.setdefault(uuid, []).append((number, row))
-            self._row_uuids[row] = uuids
+    def _fill(self, nodes: Sequence[NodeState], rows: Ints) -> npt.NDArray[np.float32]:
+        """Write every card's line; the nodes' scores come from the same numbers."""
+        cards = [each for node in nodes for each in node.devices]
+        if not cards:
+            return np.zeros(len(nodes), np.float32)
+        lines = self._lines(cards)
+        counts = np.array([len(node.devices) for node in nodes], np.int64)
+        first = np.cumsum(counts) - counts
+        column, row = np.arange(len(cards)) - np.repeat(first, counts), np.repeat(rows, counts)
+        self._numbers[:, column, row] = np.clip(lines[:, :_NUMBERS], -_MOST, _MOST).T
+        self._flags[:, column, row] = lines[:, _NUMBERS:].T
+        sums = np.zeros((len(cards) + 1, len(_SUMMED)), np.int64)
+        np.cumsum(lines[:, _SUMMED], axis=0, out=sums[1:])
+        return scores_of(sums[first + counts] - sums[first])
 
-    def _card(self, state: DeviceState) -> tuple[int, ...]:
-        device, used = state.device, state.used
-        return (
-            self.words.get(device.vendor, -1),
-            self.kinds.setdefault((device.model, device.mode), len(self.kinds)),
-            used.slots,
-            device.slots - used.slots,
-            device.memory,
-            device.memory - used.memory,
-            device.cores,
-            device.cores - used.cores,
-            device.numa,
-            device.index,
-        )
+    def _lines(self, cards: Sequence[DeviceState]) -> Ints:
+        """A line a card: the numbers and flags of View, in its order."""
+        kinds = self._kind_codes
+        words = np.array([kinds.get(label) or self._kind_code(label) for label in map(_label, cards)], np.int64)
+        given = np.array(list(map(_given, cards)), np.int64)
+        healthy = np.array([each.health is Health.HEALTHY for each in cards], np.bool_)
+        lines = np.empty((len(cards), _NUMBERS + _FLAGS), np.int64)
+        lines[:, :2] = words[:, :2]
+        used, whole = given[:, :3], given[:, 3:6]
+        lines[:, 2], lines[:, 3] = used[:, 0], whole[:, 0] - used[:, 0]
+        lines[:, 4], lines[:, 5] = whole[:, 1], whole[:, 1] - used[:, 1]
+        lines[:, 6], lines[:, 7] = whole[:, 2], whole[:, 2] - used[:, 2]
+        lines[:, 8:10] = given[:, 6:8]
+        lines[:, 10], lines[:, 11], lines[:, 12] = healthy, given[:, 8], words[:, 2]
+        lines[:, 13] = healthy & (given[:, 8] == 0)
+        return lines
 
-    def _forget_uuids(self, row: int) -> None:
-        for uuid in self._row_uuids.pop(row, ()):
-            places = [place for place in self.uuids.get(uuid, ()) if place[1] != row]
-            if places:
-                self.uuids[uuid] = places
-            else:
-                self.uuids.pop(uuid, None)
+    def _line(self, state: DeviceState) -> tuple[int, ...]:
+        """One card's line, clipped."""
+        label = _label(state)
+        vendor, kind, mig = self._kind_codes.get(label) or self._kind_code(label)
+        used, device, healthy = state.used, state.device, state.health is Health.HEALTHY
+        amounts = (used.slots, device.slots - used.slots, device.memory, device.memory - used.memory)
+        numbers: tuple[int, ...] = (*amounts, device.cores, device.cores - used.cores, device.numa, device.index)
+        if max(numbers) > _MOST or min(numbers) < -_MOST:
+            numbers = tuple([min(max(each, -_MOST), _MOST) for each in numbers])
+        return vendor, kind, *numbers, healthy, state.cordoned, mig, healthy and not state.cordoned
+
+    def _kind_code(self, label: tuple[str, str, str]) -> tuple[int, int, int]:
+        vendor, model, mode = label
+        kind = self.kinds.setdefault((model, mode), len(self.kinds))
+        code = self.words.get(vendor, -1), kind, int(mode == "mig")
+        self._kind_codes[label] = code
+        return code
+
+    @property
+    def uuids(self) -> Mapping[str, Sequence[tuple[int, int]]]:
+        """Where a card of this uuid lies, as (column, row). Few pods name cards, so the index is made when one does."""
+        if self._uuids is None:
+            found: dict[str, list[tuple[int, int]]] = {}
+            for row, devices in self._written.items():
+                for number, each in enumerate(devices):
+                    found.setdefault(each.device.uuid, []).append((number, row))
+            self._uuids = found
+        return self._uuids
 
     def _touch(self, row: int) -> None:
         self.clock += 1

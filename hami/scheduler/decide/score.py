@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from hami.domain.device import DeviceState
 from hami.scheduler.decide.policies import Weights
@@ -43,3 +44,12 @@ def totals_score(slots: tuple[int, int], cores: tuple[int, int], memory: tuple[i
 
 def _share(pair: tuple[int, int]) -> np.float32:
     return np.float32(pair[0]) / np.float32(pair[1])
+
+
+def scores_of(totals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """`node_score` of many nodes; a line is (used slots, free slots, cores, free cores, memory, free memory)."""
+    used = np.stack([totals[:, 0], totals[:, 2] - totals[:, 3], totals[:, 4] - totals[:, 5]])
+    whole = np.stack([totals[:, 0] + totals[:, 1], totals[:, 2], totals[:, 4]])
+    counts = (whole != 0).all(axis=0)
+    shares = used.astype(np.float32) / np.where(whole == 0, 1, whole).astype(np.float32)
+    return np.where(counts, _TEN * (shares[0] + shares[1] + shares[2]), np.float32(0)).astype(np.float32)

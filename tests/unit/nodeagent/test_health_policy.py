@@ -214,7 +214,7 @@ def test_a_clock_that_is_set_back_starts_the_hold_anew() -> None:
 def test_the_third_recovery_of_a_day_waits_for_an_operator() -> None:
     card, hour = CARD, 60 * MINUTE
     for number in range(3):
-        card = observe(card, xid(79), DEFAULT, now=EpochMs(number * hour + 1), boot_id=f"boot-{number}").card
+        card = observe(card, xid(95), DEFAULT, now=EpochMs(number * hour + 1), boot_id=f"boot-{number}").card
         for minute in (10, 30):
             evidence = Evidence(boot_id=f"boot-{number + 1}", recovery_action=0, probe_passed=True, memory_clean=True)
             card = recover(card, evidence, DEFAULT, now=EpochMs(number * hour + minute * MINUTE)).card
