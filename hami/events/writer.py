@@ -75,6 +75,9 @@ class EventWriter:
                 return await self._write(drafts, expected, fence)
             except GapFound as gap:
                 await self._accept_gap(gap)
+                if expected:
+                    # The store went back in time: versions that still match may be those of another past.
+                    raise Conflict({}) from gap
                 return await self._write(drafts, expected, fence)
 
     async def _accept_gap(self, gap: GapFound) -> None:

@@ -35,10 +35,11 @@ def mutating(url: str, authority_pem: str) -> dict[str, Any]:
 
 
 def validating(url: str, authority_pem: str) -> dict[str, Any]:
-    """Guards what was prepared. `Fail`: nobody edits a reserved key or binds a GPU pod while hami cannot look.
+    """Guards what was prepared.
 
-    Bindings carry no labels, so their rule stands apart and looks at all of them. The namespace that hami itself runs in must
-    carry the ignore label: its own pods have to be bound while there is nobody to ask.
+    `Fail` for pods of ours: nobody edits a reserved key while hami cannot look. `Ignore` for Bindings, which carry no labels, so
+    that their rule sees every pod of the cluster, and for status writes, which a kubelet must be able to make: what slips
+    through while hami is away shows no device (docs/adr/0020). The namespace that hami itself runs in carries the ignore label.
     """
     common = {
         "clientConfig": _client(f"{url}/validate", authority_pem),
@@ -48,6 +49,7 @@ def validating(url: str, authority_pem: str) -> dict[str, Any]:
         "timeoutSeconds": 10,
         "admissionReviewVersions": ["v1"],
     }
+    yielding = {"failurePolicy": "Ignore", "timeoutSeconds": 5}
     ours = {"matchLabels": {identity.LABEL: identity.LABEL_VALUE}}
     return {
         "metadata": {"name": "hami-validate"},
@@ -59,10 +61,18 @@ def validating(url: str, authority_pem: str) -> dict[str, Any]:
                 **common,
             },
             {
+                "name": "status.validate.hami.io",
+                "rules": [_rule(["UPDATE"], ["pods/status"])],
+                "objectSelector": ours,
+                **common,
+                **yielding,
+            },
+            {
                 "name": "bindings.validate.hami.io",
                 "rules": [_rule(["CREATE"], ["pods/binding", "bindings"])],
                 "namespaceSelector": _NOT_IGNORED,
                 **common,
+                **yielding,
             },
         ],
     }

@@ -77,7 +77,7 @@ async def test_leak_01_a_deletion_that_nobody_saw(world: World) -> None:
 
         async def counted() -> bool:
             found = await caller.metric('hami_corrections_total{what="hami.allocation.released"}')
-            return found == float(case["then"]["drift_counter"])
+            return bool(found == float(case["then"]["drift_counter"]))
 
         await wait_until(counted, "the correction to be counted")
 

@@ -215,7 +215,7 @@ async def test_a_namespace_that_hami_leaves_alone_needs_no_hami(town: Town) -> N
     assert town.world.pod_of("scheduler-0")["spec"]["nodeName"] == "n1"
 
 
-async def test_while_hami_is_away_nothing_of_a_pod_with_devices_changes(town: Town) -> None:
+async def test_while_hami_is_away_nothing_of_a_pod_with_devices_changes_and_other_pods_are_bound(town: Town) -> None:
     made = await town.placed("p1")
     address = {"clientConfig": {"url": "https://127.0.0.1:1/validate"}}
     for kind, name in ((MUTATING_WEBHOOKS, "hami-mutate"), (VALIDATING_WEBHOOKS, "hami-validate")):
@@ -227,6 +227,7 @@ async def test_while_hami_is_away_nothing_of_a_pod_with_devices_changes(town: To
         await town.tenant.patch_pod("default", "p1", {"metadata": {"annotations": {VISIBLE: "all"}}})
     unprepared = await town.create("p2")
     assert identity.LABEL not in unprepared["metadata"].get("labels", {})
-    result = await town.tenant.bind(uid=unprepared["metadata"]["uid"], namespace="default", name="p2", node="n1")
-    assert "nodeName" not in town.world.pod_of("p2")["spec"], result
+    plain = await town.world.kube.create_pod(pod("plain", limits={}))
+    await town.world.kube.bind(uid=plain["metadata"]["uid"], namespace="default", name="plain", node="n1")
+    assert town.world.pod_of("plain")["spec"]["nodeName"] == "n1", "pods that are none of hami's business go on"
     assert town.world.pod_of("p1")["metadata"]["annotations"] == made["metadata"]["annotations"]

@@ -24,6 +24,8 @@ Arg = str | bytes | int | float
 MARGIN_S: Final = 1.0
 """How much later than the server's own BLOCK a blocking read gives up: the server answers in time or is stuck."""
 
+_BROKEN: Final = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
+
 _UNSAFE_PREFIXES: Final = ("WRONGTYPE", "ERR Function not found", "Function not found", "NOPERM")
 
 
@@ -34,7 +36,7 @@ def translated(doing: str) -> Iterator[None]:
         yield
     except redis_errors.NoPermissionError as error:
         raise StoreUnsafe(f"{doing}: this Redis user may not do that: {error}") from error
-    except (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError) as error:
+    except _BROKEN as error:
         raise StoreUnavailable(f"{doing}: {error}") from error
     except redis_errors.ResponseError as error:
         text = str(error)
@@ -60,6 +62,9 @@ class Wire:
             try:
                 await connection.send_packed_command(_packed(command), check_health=False)
                 return await connection.read_response(disable_decoding=True)
+            except _BROKEN:
+                await self._forget_idle()
+                raise
             finally:
                 await self._pool.release(connection)
 
@@ -79,14 +84,20 @@ class Wire:
                         answers.append(await connection.read_response(disable_decoding=True))
                     except redis_errors.ResponseError as error:
                         failed = failed or error
-            except BaseException:
+            except BaseException as error:
                 await connection.disconnect(nowait=True)
+                if isinstance(error, _BROKEN):
+                    await self._forget_idle()
                 raise
             finally:
                 await self._pool.release(connection)
             if failed is not None:
                 raise failed
             return answers
+
+    async def _forget_idle(self) -> None:
+        """A server that went away took the idle connections with it: the next command must not find out by failing."""
+        await self._pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
         with anyio.move_on_after(2, shield=True):
