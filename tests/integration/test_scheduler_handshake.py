@@ -45,6 +45,18 @@ async def test_health_that_the_log_has_differently_is_asked_for_by_card(world: W
         assert len(await world.events(HandshakeRequested)) == 2
 
 
+async def test_an_older_agent_that_says_nothing_of_health_is_left_alone(world: World) -> None:
+    await world.add_node("n1", A)
+    sick = DeviceHealthChanged(device="GPU-a", was=Health.HEALTHY, now=Health.UNHEALTHY, reason="XID 79")
+    await world.write(sick, node_name="n1", subject="GPU-a")
+    async with world.scheduler() as caller:
+        [first] = await world.seen(HandshakeRequested)
+        report = HandshakeReported(nonce=first.nonce, epoch=1, digest=device_set_digest([A]))
+        await world.write(report, node_name="n1", subject="n1")
+        await world.settled(caller)
+        assert len(await world.events(HandshakeRequested)) == 1
+
+
 async def test_a_node_that_agrees_is_left_alone(world: World) -> None:
     await world.add_node("n1", A, B)
     async with world.scheduler() as caller:

@@ -288,6 +288,20 @@ async def test_excluded_cards_are_offered_to_nobody(
         assert [device.uuid for device in event.devices] == UUIDS[:1]
 
 
+async def test_what_goes_along_with_any_device_is_in_everybodys_answer(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+) -> None:
+    settings = msgspec.structs.replace(settings_for(folder), gdrcopy=True, imex_channels="0")
+    async with agent_on(folder, backend, settings=settings) as world:
+        await connected(kubelet, world)
+        api.create(pod("pod", container(env=REFERENCE), notes={DEVICES: UUIDS[0]}), node="node-1")
+        await running(api, "pod")
+        view = kubelet.runtime.view("pod", "main")
+        assert view is not None
+        assert (view.env["NVIDIA_GDRCOPY"], view.env["NVIDIA_IMEX_CHANNELS"]) == ("enabled", "0")
+        assert view.visible_devices == (UUIDS[0],)
+
+
 async def test_settings_without_a_node_are_refused(folder: Path, backend: SimulatedBackend) -> None:
     settings = msgspec.structs.replace(settings_for(folder), node_name="")
     with pytest.raises(InvalidInput, match=r"agent\.node_name"):
