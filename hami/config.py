@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -231,3 +232,11 @@ def _convert(kind: type[S], table: str, values: Mapping[str, object], sources: M
             why = str(error).partition(" - at ")[0]
             raise InvalidInput(f"{table}.{name} (from {sources[name]})", value, why) from error
     return msgspec.convert(values, kind, strict=False)
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown: the password replaced."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))

@@ -6,8 +6,8 @@ import click
 import msgspec
 
 from hami.cli.output import print_json, print_table
-from hami.cli.session import Session, Verb, pass_session, without_password
-from hami.config import SETTINGS
+from hami.cli.session import Session, Verb, pass_session
+from hami.config import SETTINGS, without_password
 
 
 @click.group()

@@ -180,6 +180,11 @@ class Agent:
     async def run(self) -> None:
         """1 the library, 2 the board, 3 everything else at once. The kubelet is served whether or not there is a store."""
         log.info("agent starts", node=self._settings.node_name)
+        if not self._hook.chosen(self._present()):
+            log.warning(
+                "no interception library: containers see their cards, but nothing holds them to memory and cores",
+                folder=self._hook.folder,
+            )
         await self._open()
         try:
             async with anyio.create_task_group() as tasks:
@@ -216,6 +221,10 @@ class Agent:
                 log.warning("lease not renewed", error=str(error))
             await anyio.sleep(self._settings.lease_every_s * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
 
+    def _present(self) -> frozenset[str]:
+        exists = os.path.exists  # Path.exists raises where it may not look
+        return frozenset(source for source in self._hook.sources if exists(source))
+
     def _edits(self, number: int) -> tuple[ContainerEdits, str]:
         """The same answer for everyone, but for the number of the folder; nothing here waits for anybody."""
         present, cache_dir = self._mounts(number)
@@ -237,7 +246,7 @@ class Agent:
         return reserved_edits(waiting.shares, self._hook, present=present, cache_dir=cache_dir).plus(listed), cache_dir
 
     def _mounts(self, number: int) -> tuple[frozenset[str], str]:
-        present = frozenset(source for source in self._hook.sources if os.path.exists(source))  # noqa: PTH110 - Path.exists raises where it may not look
+        present = self._present()
         return present, self._caches.make(number) if present else ""
 
 

@@ -151,7 +151,7 @@ class Filter:
         Raises Conflict, StoreUnavailable, StoreUnsafe.
         """
         drafts, expected = reserved_drafts(core, snapshot, asked.request, found, held)
-        drafts = [*first_time(snapshot, asked.request, asked.created), *drafts]
+        drafts = [*first_time(snapshot, core.vendors, asked.request, asked.created), *drafts]
         with core.metrics.append.time():
             appended = await core.writer.append(drafts, expected=expected)
         if not await core.view.wait_for(appended.positions[-1], timeout=CATCH_UP_S):
@@ -177,7 +177,7 @@ class Filter:
                 nodes_seen=len(asked.names),
                 digest=digest,
             )
-            for draft in (*first_time(snapshot, request, asked.created), Draft(event=event, subject=request.uid)):
+            for draft in (*first_time(snapshot, core.vendors, request, asked.created), Draft(event=event, subject=request.uid)):
                 core.notes.write(draft)
         core.told.filtering_failed(asked.about, len(asked.names))
         return FilterResult(failed_nodes=found.reasons)

@@ -1,6 +1,7 @@
 """A placement as events: what is written, and the versions it rests on."""
 
 import os
+from collections.abc import Sequence
 
 from hami.domain.allocation import Allocation
 from hami.domain.cluster import ClusterSnapshot
@@ -11,7 +12,8 @@ from hami.events.log import Draft
 from hami.scheduler.core import Core, Decision, at_versions
 from hami.scheduler.decide.place import Placement
 from hami.scheduler.decide.reserve import reservation
-from hami.scheduler.decide.words import words_of
+from hami.scheduler.decide.words import wishes_in, words_of
+from hami.vendors.vendor import Vendor
 
 
 def reserved_drafts(
@@ -41,7 +43,7 @@ def reserved_drafts(
     return drafts, at_versions(snapshot, *rests_on)
 
 
-def first_time(snapshot: ClusterSnapshot, request: PodRequest, created: str) -> list[Draft]:
+def first_time(snapshot: ClusterSnapshot, vendors: Sequence[Vendor], request: PodRequest, created: str) -> list[Draft]:
     """PlacementRequested when the log has never heard of this pod; goes into the same append as what was decided."""
     if f"pod/{request.uid}" in snapshot.versions:
         return []
@@ -51,6 +53,8 @@ def first_time(snapshot: ClusterSnapshot, request: PodRequest, created: str) -> 
         name=request.name,
         request=words_of(request),
         created=created,
+        containers=request.containers,
+        wishes=wishes_in(request.annotations, vendors),
     )
     return [Draft(event=event, subject=request.uid)]
 

@@ -42,6 +42,14 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
         return self.use_uuids is None or uuid in self.use_uuids
 
     @property
+    def about_types(self) -> bool:
+        return self.use_types is not None or self.nouse_types is not None or self.mode is not None
+
+    @property
+    def about_uuids(self) -> bool:
+        return self.use_uuids is not None or self.nouse_uuids is not None
+
+    @property
     def mig_welcome(self) -> bool:
         return self.mode is None or "mig" in self.mode
 

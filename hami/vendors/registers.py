@@ -101,7 +101,7 @@ def decode_register(text: str, field: str = "register") -> list[WireDevice]:
     """Member names match in any case, later members of the same name win, unknown ones are ignored."""
     try:
         raw = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidInput(field, text, str(error)) from None
     if raw is None:
         return []
@@ -213,7 +213,7 @@ def decode_pair_scores(text: str, field: str = "pair scores") -> dict[str, dict[
     """`[{"uuid":..,"score":{other: n}}]` -> uuid -> other uuid -> score."""
     try:
         raw = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidInput(field, text, str(error)) from None
     if raw is not None and not isinstance(raw, list):
         raise InvalidInput(field, text, "must be a JSON array")

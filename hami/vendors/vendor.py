@@ -22,6 +22,9 @@ from hami.domain.units import CorePercent, MiB
 class Check(StrEnum):
     """One question to one card. A page lists them in order: the first that fails is the card's reason."""
 
+    __hash__ = str.__hash__
+    """Looked up for every request; the one of Enum is slow."""
+
     HEALTH = "the card is healthy"
     CORDON = "the card is not cordoned"
     TYPE = "its model (and mode) is one the pod accepts"

@@ -94,6 +94,17 @@ async def test_a_ring_for_what_is_no_node_is_not_heard(valkey_client: Client, ri
         assert list(await anext(rings)) == ["n2"]
 
 
+async def test_a_bell_that_one_node_spoilt_costs_a_sweep_and_loses_nothing(valkey_client: Client) -> None:
+    """With the last possible id in it, no stream takes another entry."""
+    store = RedisStore(valkey_client, sweep_s=0.3)
+    last = "18446744073709551615-18446744073709551615"
+    await valkey_client.command.call("XADD", valkey_client.keys.bell, last, "node", "n9")
+    rings = store.inboxes.rung()
+    await store.inbox("n1").put([sent(1)])
+    with anyio.fail_after(10):
+        assert list(await anext(rings)) == ["n1"]
+
+
 def test_a_log_entry_nested_without_end_is_undecodable_and_nothing_worse() -> None:
     for entry in (HOSTILE["nesting in the payload"], HOSTILE["nesting beside the payload"]):
         assert isinstance(decode_record("1-0", entry, b'{"g":1,"v":{}}').event, Undecodable)

@@ -115,7 +115,7 @@ async def test_a_silent_store_makes_the_view_stale_and_filter_never_hangs(world:
 
 async def test_what_a_store_forgot_in_a_failover_is_not_given_out_again(world: World) -> None:
     """The log comes back without its last events, as an asynchronous replica has it; the pods of those events run on."""
-    keys = [world.redis.keys.base + each for each in ("log", "heads")]
+    keys = [world.redis.keys.log, world.redis.keys.heads]
     await world.add_node("n1")
     async with world.scheduler(reconcile_s=3600) as caller:
         older = [await world.redis.command.call("DUMP", key) for key in keys]

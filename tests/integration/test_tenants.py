@@ -15,6 +15,7 @@ import pytest
 import trustme
 
 from hami.config import RedisSettings, SchedulerSettings
+from hami.events.catalog.journal import Corrected
 from hami.events.redis.client import Client
 from hami.kube.client import KubeClient
 from hami.kube.errors import ApiError
@@ -177,6 +178,28 @@ async def test_containers_of_every_kind_see_their_own_reservation_or_nothing(tow
     }
     [log] = [each for each in bound["spec"]["initContainers"] if each["name"] == "log"]
     assert log["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"hami.io/vgpu-devices-allocated": "GPU-n1,NVIDIA,-40960,-100:;"},
+        {"hami.io/vgpu-devices-allocated": "GPU-n1,NVIDIA,40960,100:;"},
+        {"hami.io/vgpu-devices-allocated": "GPU-n1,NVIDIA,1,1:;", "hami.io/vgpu-mig-allocations": '[{"x":' + "[" * 50_000},
+    ],
+    ids=["gives what there is not", "takes a card", "never ends"],
+)
+async def test_a_pod_kept_from_the_webhook_cannot_write_itself_an_allocation(town: Town, forged: dict[str, str]) -> None:
+    labels = {webhooks.IGNORE_LABEL: "ignore"}
+    made = await town.create("p0", labels=labels, annotations=forged, limits={}, more={"schedulerName": "default-scheduler"})
+    await town.world.kube.bind(uid=made["metadata"]["uid"], namespace="default", name="p0", node="n1")
+    told, *_ = await town.world.seen(Corrected)
+    assert told.what == "pod default/p0"
+    await town.world.settled(town.caller)
+    first = await town.create("p1", limits={"nvidia.com/gpu": "1"})
+    assert (await town.caller.filter(first, ["n1"]))["NodeNames"] == ["n1"]
+    second = await town.create("p2", limits={"nvidia.com/gpu": "1"})
+    assert not (await town.caller.filter(second, ["n1"]))["NodeNames"]
 
 
 async def test_a_namespace_that_hami_leaves_alone_needs_no_hami(town: Town) -> None:

@@ -5,12 +5,14 @@ from typing import ClassVar
 import msgspec
 
 from hami.domain.cluster import NamespaceQuota
+from hami.domain.request import ContainerRequest
 
 
 class PlacementRequested(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that asks for devices reached the scheduler for the first time: the beginning of its story.
 
-    `request` is what it asks, in words; `created` the pod's creationTimestamp as the API wrote it.
+    `request` is what it asks, in words, `containers` the same in full; `wishes` are its annotations that placement reads;
+    `created` is the pod's creationTimestamp as the API wrote it.
     """
 
     TYPE: ClassVar[str] = "hami.placement.requested"
@@ -21,6 +23,8 @@ class PlacementRequested(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     request: str
     created: str = ""
+    containers: tuple[ContainerRequest, ...] = ()
+    wishes: dict[str, str] = {}
 
 
 class PlacementRefused(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from redis.asyncio import BlockingConnectionPool, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from hami.config import without_password
 from hami.domain.errors import InvalidInput, StoreUnavailable, StoreUnsafe
 from hami.events.redis.keys import Keys
 
@@ -117,7 +118,7 @@ class Client:
             self.blocking = Wire(_pool(url, connect_timeout_s, block_s + MARGIN_S))
             self.bulk = Wire(_pool(url, connect_timeout_s, max(30.0, command_timeout_s)))
         except ValueError as error:
-            raise InvalidInput(setting, url, str(error)) from error
+            raise InvalidInput(setting, without_password(url), str(error)) from error
 
     async def fcall(self, function: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
         return await self.command.call("FCALL", function, len(keys), *keys, *args)

@@ -140,6 +140,14 @@ class NvmlBackend:
             except pynvml.NVMLError as error:
                 self._unmonitored[uuid] = str(error)
 
+    def _listen_to_late(self, uuid: str) -> None:
+        """A card that came after `open` joins the set: a new set would lose what waits in the old one."""
+        self._known.append(uuid)
+        try:
+            self._register(uuid, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+        except pynvml.NVMLError as error:
+            self._unmonitored[uuid] = str(error)
+
     def _register(self, uuid: str, handle: Any) -> None:
         if self._events is None:
             self._unmonitored[uuid] = self._unmonitored[""]
@@ -167,9 +175,10 @@ class NvmlBackend:
         for uuid in self._known:
             if uuid not in seen:
                 unavailable.setdefault(uuid, "no longer listed")
+        for device in devices:
+            if device.uuid not in self._known:
+                self._listen_to_late(device.uuid)
         unmonitored = {uuid: why for uuid, why in self._unmonitored.items() if uuid in seen}
-        for uuid in seen - set(self._known):
-            unmonitored[uuid] = "appeared after the agent began to listen"
         return Inventory(
             devices=tuple(devices), unavailable=unavailable, unmonitored=unmonitored, driver=pynvml.nvmlSystemGetDriverVersion()
         )

@@ -73,6 +73,12 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
         names = ("libvgpu.so", "ld.so.preload", "license", "vgpuvalidator", *((self.library,) if self.library else ()))
         return (*(f"{self.folder}/{name}" for name in names), _LOCK_DIR)
 
+    def chosen(self, present: frozenset[str]) -> str:
+        """The library's path among the sources that are there; empty = none, so containers are not held to their limits."""
+        versioned = f"{self.folder}/{self.library}" if self.library else ""
+        library = versioned if versioned in present else f"{self.folder}/libvgpu.so"
+        return library if library in present else ""
+
 
 def anonymous_edits(hook: HookSettings, *, present: frozenset[str], cache_dir: str) -> ContainerEdits:
     """The answer for everyone: no visible device, the library, a cache folder of its own (none when `cache_dir` is empty)."""
@@ -125,9 +131,8 @@ def _hook_envs(hook: HookSettings, cache_dir: str) -> dict[str, str]:
 
 def _hook_mounts(hook: HookSettings, present: frozenset[str], cache_dir: str, *, control: bool = True) -> tuple[Mount, ...]:
     folder = hook.folder
-    versioned = f"{folder}/{hook.library}" if hook.library else ""
-    library = versioned if versioned in present else f"{folder}/libvgpu.so"
-    if library not in present:
+    library = hook.chosen(present)
+    if not library:
         return ()
     wanted = [
         Mount(f"{folder}/libvgpu.so", library, read_only=True),

@@ -170,9 +170,9 @@ def _with_identity(
     pod: Pod, settings: AdmissionSettings, changed: Sequence[_Changed], request: PodRequest, *, ours: bool
 ) -> Admitted | Denied:
     operations: list[Operation] = []
-    by_identity = ours and _delivered_by_identity(request, settings.vendors)
+    guarded = ours and any(by_reference(asked, settings.vendors) for asked in request.containers)
     for each, asked in zip(changed, request.containers, strict=True):
-        env = _identity_env(each, asked, settings.vendors) if by_identity else ()
+        env = _identity_env(each, asked, settings.vendors) if guarded else ()
         if isinstance(env, Denied):
             return env
         at = _pointer_of(each.place)
@@ -190,9 +190,9 @@ def _with_identity(
     return Admitted(patch=tuple(operations))
 
 
-def _delivered_by_identity(request: PodRequest, vendors: Sequence[Vendor]) -> bool:
-    words = {vendor.word for vendor in vendors if vendor.identity}
-    return any(asked.vendor in words for container in request.containers for asked in container.requests)
+def by_reference(asked: ContainerRequest, vendors: Sequence[Vendor]) -> bool:
+    """Does this container learn its devices from environment that refers to annotations?"""
+    return any(vendor.identity for each in asked.requests if (vendor := by_word(vendors, each.vendor)) is not None)
 
 
 def _identity_env(each: _Changed, asked: ContainerRequest, vendors: Sequence[Vendor]) -> tuple[EnvVar, ...] | Denied:

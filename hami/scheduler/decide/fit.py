@@ -20,7 +20,7 @@ from hami.scheduler.decide.checks import CHECKS, SIZES
 from hami.scheduler.decide.policies import SchedulingPolicy
 from hami.scheduler.decide.quota import Budget
 from hami.scheduler.decide.selects import SELECTS
-from hami.vendors.constraints import wants_numa, wishes_of
+from hami.vendors.constraints import Wishes, wants_numa, wishes_of
 from hami.vendors.vendor import Check, Vendor
 
 
@@ -41,21 +41,33 @@ def question(
 ) -> Question:
     words = {asked.vendor for container in request.containers for asked in container.requests}
     own = {each.word: each for each in vendors if each.word in words}
+    wishes = {word: wishes_of(request.annotations, each) for word, each in own.items()}
+    limited = {word: each for word, each in budgets.items() if each.limited and word in own}
     return Question(
         request=request,
         policy=policy,
         vendors=own,
-        rules={word: _rules(each) for word, each in own.items()},
-        wishes={word: wishes_of(request.annotations, each) for word, each in own.items()},
-        budgets={word: each for word, each in budgets.items() if each.limited and word in own},
+        rules={word: _rules(each, wishes[word], mutex=policy.mutex, limited=word in limited) for word, each in own.items()},
+        wishes=wishes,
+        budgets=limited,
         mutex=policy.mutex,
         topology=policy.topology_aware,
         numa_bind=any(wants_numa(request.annotations, each) for each in vendors),
     )
 
 
-def _rules(vendor: Vendor) -> Rules:
-    checks = tuple(CHECKS[each] for each in vendor.checks)
+def _rules(vendor: Vendor, wishes: Wishes, *, mutex: bool, limited: bool) -> Rules:
+    """Checks that no card can fail for this pod are left out."""
+    met = set() if mutex else {Check.MUTEX, Check.BOARD_MUTEX}
+    if not limited:
+        met.add(Check.QUOTA)
+    if not wishes.numa_bind:
+        met.add(Check.NUMA)
+    if not wishes.about_types:
+        met.add(Check.TYPE)
+    if not wishes.about_uuids:
+        met.add(Check.UUID)
+    checks = tuple(CHECKS[each] for each in vendor.checks if each not in met)
     return Rules(size=SIZES[vendor.size], checks=checks, select=SELECTS[vendor.select])
 
 

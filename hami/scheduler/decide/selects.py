@@ -5,6 +5,7 @@ A choice gets the walk and answers with the picks, or None; then the walk's coun
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
+from math import comb
 from types import MappingProxyType
 from typing import Final
 
@@ -15,6 +16,9 @@ from hami.scheduler.decide.checks import are_dies, try_card
 from hami.vendors.neuron import NODE_TYPE
 from hami.vendors.vastai import BOARD
 from hami.vendors.vendor import Select
+
+_MOST_SETS: Final = 20_000
+"""Sets of cards that are compared one by one: all of 8 out of 16. Twice as many would hold other pods up for hours."""
 
 Selecting = Callable[[Walk], Sequence[Pick] | None]
 
@@ -69,6 +73,8 @@ def choose(picks: Sequence[Pick], count: int) -> list[Pick]:
     if count == 1:
         sums = [sum(row) - row[i] for i, row in enumerate(pairs)]
         return [picks[sums.index(min(sums))]]
+    if comb(len(picks), count) > _MOST_SETS:
+        return [picks[i] for i in _grown(pairs, count)]
     best: tuple[int, ...] = ()
     best_sum: int | None = None
     for subset in combinations(range(len(picks)), count):
@@ -76,6 +82,16 @@ def choose(picks: Sequence[Pick], count: int) -> list[Pick]:
         if best_sum is None or total > best_sum:
             best, best_sum = subset, total
     return [picks[i] for i in best]
+
+
+def _grown(pairs: Sequence[Sequence[int]], count: int) -> list[int]:
+    """A well connected set where there are too many to compare: the best pair, then card by card what connects best to it."""
+    size = range(len(pairs))
+    pair = max(combinations(size, 2), key=lambda both: pairs[both[0]][both[1]])
+    found = [*pair]
+    while len(found) < count:
+        found.append(max((i for i in size if i not in found), key=lambda i: sum(pairs[i][j] for j in found)))
+    return sorted(found)
 
 
 def filled(groups: Iterable[Sequence[Pick]], count: int) -> list[Pick]:

@@ -12,7 +12,7 @@ from hami.domain.allocation import Allocation
 from hami.domain.errors import InvalidInput
 from hami.domain.pod import Container, Pod
 from hami.domain.request import ContainerRequest
-from hami.scheduler.decide.admit import AdmissionSettings, Denied, refers_to, shows_nothing
+from hami.scheduler.decide.admit import AdmissionSettings, Denied, by_reference, refers_to, shows_nothing
 from hami.vendors import identity
 from hami.vendors.registry import by_word
 from hami.vendors.requests import containers_of, pod_request
@@ -86,6 +86,8 @@ def _created(pod: Pod, settings: AdmissionSettings) -> Allowed | Denied:
         return Denied(403, "pod asks for devices and has its node assigned")
     if (pod.metadata.labels or {}).get(identity.LABEL) != identity.LABEL_VALUE:
         return Allowed()
+    if not any(by_reference(asked, settings.vendors) for asked in request.containers):
+        return Allowed()
     for (place, _, container), asked in zip(containers_of(pod), request.containers, strict=True):
         broken = _broken_reference(container, asked, settings)
         if broken:
@@ -99,7 +101,7 @@ def _broken_reference(container: Container, asked: ContainerRequest, settings: A
     A container that asks for nothing may have come from another webhook after ours: it need not say that it sees no device, but
     it may not say otherwise.
     """
-    if not asked.requests:
+    if not by_reference(asked, settings.vendors):
         return next((e.name for e in container.env or () if identity.is_identity_env(e.name) and not shows_nothing(e)), "")
     for request in asked.requests:
         vendor = by_word(settings.vendors, request.vendor)

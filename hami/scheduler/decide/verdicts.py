@@ -14,7 +14,6 @@ from hami.scheduler.decide.cards import Question
 from hami.scheduler.decide.explain import explain
 from hami.scheduler.decide.planes import Bools, Entry, Ints, Planes, View
 from hami.scheduler.decide.walks import Memory, could_pay, memory_of, uuids_that_fit
-from hami.vendors.constraints import Wishes
 
 _SHAPES_KEPT: Final = 256
 
@@ -124,9 +123,9 @@ def _passing(planes: Planes, view: View, rows: Ints | None, asked: DeviceRequest
         passing &= view.free_cores >= cores
     else:
         passing &= (view.free_cores > 0) | ((view.cores == 0) & (view.free_cores == 0))
-    if _picky_types(wishes):
+    if wishes.about_types:
         passing &= planes.kinds_that_fit(wishes)[view.kind]
-    if _picky_uuids(wishes):
+    if wishes.about_uuids:
         passing &= uuids_that_fit(planes, rows, wishes)
     if ask.mutex:
         passing &= view.used <= 0
@@ -135,14 +134,6 @@ def _passing(planes: Planes, view: View, rows: Ints | None, asked: DeviceRequest
     if (budget := ask.budgets.get(asked.vendor)) is not None:
         passing &= could_pay(budget, memory, cores)
     return memory, passing
-
-
-def _picky_types(wishes: Wishes) -> bool:
-    return wishes.use_types is not None or wishes.nouse_types is not None or wishes.mode is not None
-
-
-def _picky_uuids(wishes: Wishes) -> bool:
-    return wishes.use_uuids is not None or wishes.nouse_uuids is not None
 
 
 def reasons_at(planes: Planes, ask: Question, entry: Entry, rows: Ints, exactly: Callable[[str], str]) -> list[str]:

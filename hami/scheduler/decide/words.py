@@ -1,10 +1,12 @@
 """A request in words, and what makes one refusal the same as another."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hami.domain.request import ContainerRequest, DeviceRequest, PodRequest
+from hami.scheduler.decide.policies import DEVICE_POLICY, NODE_POLICY, WEIGHTS
 from hami.scheduler.decide.reserve import request_digest
+from hami.vendors.vendor import Vendor
 
 
 def words_of(request: PodRequest) -> str:
@@ -30,3 +32,12 @@ def refusal_digest(request: PodRequest, counts: Mapping[str, int], nodes_seen: i
     """Changes when the request, a reason or a number of nodes changes."""
     told = f"{request_digest(request)} {nodes_seen} {sorted(counts.items())}"
     return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+
+def wishes_in(annotations: Mapping[str, str], vendors: Sequence[Vendor]) -> dict[str, str]:
+    """The annotations of a pod that a placement reads, so that the log alone can tell why it went where it went."""
+    keys = [NODE_POLICY, DEVICE_POLICY, WEIGHTS]
+    for vendor in vendors:
+        own = vendor.keys
+        keys += [own.use_type, own.nouse_type, own.use_uuid, own.nouse_uuid, own.numa_bind, own.mode]
+    return {key: annotations[key] for key in keys if key in annotations}

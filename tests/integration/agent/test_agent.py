@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from hami.domain.device import Health
 from hami.domain.digest import device_set_digest
@@ -276,6 +277,22 @@ async def test_the_library_is_mounted_read_only_with_a_folder_that_no_other_has(
             assert not read_only
             folders.add(host)
     assert len(folders) == 2
+
+
+@pytest.mark.parametrize("installed", [True, False])
+async def test_a_node_without_the_library_says_that_nothing_holds_containers_to_their_limits(
+    folder: Path, backend: SimulatedBackend, installed: bool
+) -> None:
+    hooks = folder / "hooks" / "vgpu"
+    hooks.mkdir(parents=True)
+    if installed:
+        (hooks / "libvgpu.so").touch()
+    with capture_logs() as said:
+        async with agent_on(folder, backend) as world:
+            await wait_until(lambda: world.publisher.of(NodeRegistered), "registration")
+    assert [each["folder"] for each in said if "no interception library" in each["event"]] == (
+        [] if installed else [str(hooks)]
+    )
 
 
 async def test_excluded_cards_are_offered_to_nobody(
