@@ -34,7 +34,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One node's entry. Absent keys say nothing. `migstrategy` has no effect in HAMi either."""
+    """One node's entry. Absent keys say nothing. `migstrategy` has no effect in HAMi either, and a preference among devices is
+    offered to the kubelet always.
+    """
 
     name: str
     operatingmode: str = ""

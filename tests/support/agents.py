@@ -23,6 +23,10 @@ from hami.nodeagent.app import Agent, AgentTiming, run_agent
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.health import HealthTiming
 from hami.nodeagent.kubelet import LinkTiming
+from hami.sim.kubelet.api import InMemoryApi
+from hami.sim.kubelet.node import SimKubelet
+from tests.support.plugins import RESOURCE
+from tests.support.waiting import wait_until
 
 NODE = "node-1"
 E = TypeVar("E")
@@ -163,3 +167,31 @@ def reservation(uid: str, uuids: Sequence[str], *, name: str = "r-1", container:
         scheduler="s",
         deadline_ms=EpochMs(0),
     )
+
+
+async def offered(api: InMemoryApi, capacity: str, allocatable: str) -> None:
+    def seen() -> bool:
+        status = api.nodes.get("node-1", {})
+        return (status.get("capacity", {}).get(RESOURCE), status.get("allocatable", {}).get(RESOURCE)) == (
+            capacity,
+            allocatable,
+        )
+
+    await wait_until(seen, f"{capacity} devices, {allocatable} allocatable")
+
+
+async def connected(kubelet: SimKubelet, world: World) -> None:
+    await connected_with(kubelet, world, 20)
+
+
+async def connected_with(kubelet: SimKubelet, world: World, healthy: int) -> None:
+    """The agent of this life is listened to, whatever the node object still says of an earlier one."""
+
+    def seen() -> bool:
+        return bool(world.agent.plugin.streams) and kubelet.books.capacity().get(RESOURCE) == (20, healthy)
+
+    await wait_until(seen, "the kubelet to listen to this agent")
+
+
+async def running(api: InMemoryApi, name: str) -> None:
+    await wait_until(lambda: api.status(name).get("phase") == "Running", f"{name} to run")
