@@ -80,6 +80,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         float, msgspec.Meta(ge=0, description="Seconds between handshakes with a node; 0 = at start only")
     ] = 300.0
     checkpoint_every: Annotated[int, msgspec.Meta(gt=0, description="Events between checkpoints")] = 10_000
+    legacy_metrics: Annotated[bool, msgspec.Meta(description="Also export HAMi's metric names from before v2.9")] = False
     max_body_mib: Annotated[int, msgspec.Meta(gt=0, description="Largest HTTP body accepted")] = 64
 
 

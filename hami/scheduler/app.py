@@ -87,7 +87,7 @@ class Front:
         self.vendors: tuple[Vendor, ...] = vendors_of(config)
         self.policy = SchedulingPolicy(node=settings.node_policy, device=settings.gpu_policy)
         self.policy_settings = _policy_settings(settings, config)
-        self.metrics = Metrics(self.vendors)
+        self.metrics = Metrics(self.vendors, legacy=settings.legacy_metrics)
         self.verbs: Verbs | None = None
         self.why_closed = texts.NOT_STARTED
         self.detail = ""

@@ -1,7 +1,10 @@
 """What the scheduler measures of itself, and HAMi's own gauges worked out at scrape from a frozen look at the view."""
 
+import platform
+import sys
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
 from typing import Final
 
 import msgspec
@@ -12,10 +15,12 @@ from prometheus_client.registry import Collector
 from hami.domain.allocation import Allocation, PodOwner, usage_of
 from hami.domain.cluster import ClusterSnapshot, NamespaceQuota, NodeState
 from hami.domain.device import DeviceState
+from hami.scheduler.legacy_metrics import with_old_names
 from hami.vendors.vendor import Vendor
 
 _MIB: Final = 2**20
 _ZONE: Final = "vGPU"
+_BUILD: Final = ("version", "revision", "build_date", "go_version", "compiler", "platform")
 _SLOW: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 MOST_SERIES: Final = 60_000
 """Per-device and per-pod series in one scrape; what is beyond is left out and counted in hami_series_left_out."""
@@ -24,7 +29,7 @@ MOST_SERIES: Final = 60_000
 class Metrics:
     """One registry for each scheduler, so that two can live in one process."""
 
-    def __init__(self, vendors: Iterable[Vendor]) -> None:
+    def __init__(self, vendors: Iterable[Vendor], *, legacy: bool = False) -> None:
         self.registry = CollectorRegistry()
         registry = self.registry
         self.decision = Histogram(
@@ -57,7 +62,11 @@ class Metrics:
         self.unprepared = Gauge(
             "hami_bound_unprepared", "Bound allocations whose node never reported them prepared.", registry=registry
         )
-        self._cluster = _ClusterCollector(tuple(vendors))
+        build = Gauge("hami_build_info", "Always 1; the build is in the labels.", _BUILD, registry=registry)
+        build.labels(version("hami"), "", "", "", platform.python_implementation(), f"{sys.platform}/{platform.machine()}").set(
+            1
+        )
+        self._cluster = _ClusterCollector(tuple(vendors), legacy=legacy)
         self.registry.register(self._cluster)
 
     def freeze(self, snapshot: ClusterSnapshot) -> None:
@@ -88,16 +97,19 @@ _SHARE: Final = ("zone", "namespace", "node", "pod", "container_index", "device_
 class _ClusterCollector(Collector):
     """HAMi's metric names, labels and units, so that its dashboards go on working."""
 
-    def __init__(self, vendors: tuple[Vendor, ...]) -> None:
-        self._vendors = vendors
+    def __init__(self, vendors: tuple[Vendor, ...], *, legacy: bool) -> None:
+        self._vendors, self._legacy = vendors, legacy
         self.frozen = _Frozen()
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterator[Metric]:
+        yield from with_old_names(self._families()) if self._legacy else self._families()
+
+    def _families(self) -> Iterator[Metric]:
         frozen = self.frozen
-        left = MOST_SERIES
+        left = MOST_SERIES // 2 if self._legacy else MOST_SERIES
         devices = [(node.name, each) for node in frozen.nodes for each in node.devices]
         shown = devices[: left // 8]
         yield from _device_metrics(shown)
