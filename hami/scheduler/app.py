@@ -129,6 +129,7 @@ async def run_scheduler(
 
     `listening` gets the URL of extender and webhook once it is bound, `ready` the same once the scheduler is ready.
     """
+    memory.begin()
     config = await anyio.to_thread.run_sync(read_device_config, settings.device_config)
     async with KubeClient(_access(settings)) as api:
         front = Front(settings, config, api)

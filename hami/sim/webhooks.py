@@ -37,8 +37,8 @@ def mutating(url: str, authority_pem: str) -> dict[str, Any]:
 def validating(url: str, authority_pem: str) -> dict[str, Any]:
     """Guards what was prepared.
 
-    `Fail` for pods of ours: nobody edits a reserved key while hami cannot look. `Ignore` for Bindings, which carry no labels and
-    whose rule therefore sees every pod of the cluster, and for status writes, which a kubelet must be able to make: what slips
+    `Fail` for pods of ours: nobody edits a reserved key while hami cannot look. `Ignore` for Bindings, which carry no labels
+    and whose rule therefore sees every pod of the cluster, and for status writes, which a kubelet must be able to make: what slips
     through while hami is away shows no device (docs/adr/0020). The namespace that hami itself runs in carries the ignore label.
     """
     common = {
