@@ -7,7 +7,7 @@ import msgspec
 
 from benchmarks.row import Row
 
-MODULES = ("log", "view", "filter")
+MODULES = ("log", "view", "decide", "filter")
 
 
 def main(argv: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""A simulated API server with many nodes and pods: `python -m benchmarks.apiserver_process NODES PODS FILE`.
+"""A simulated API server with many nodes and pods: `python -m benchmarks.apiserver_process NODES PODS FILE WAITING`.
 
 Writes a kubeconfig to FILE once it listens.
 """
@@ -27,10 +27,18 @@ def pod(uid: str, on: str) -> dict[str, Any]:
     }
 
 
-async def main(nodes: int, pods: int, file: Path) -> None:
+def unplaced(uid: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": uid, "namespace": "default", "uid": uid},
+        "spec": {"containers": [{"name": "main", "image": "x"}]},
+    }
+
+
+async def main(nodes: int, pods: int, file: Path, waiting: int) -> None:
     async with serving(Settings()) as server:
         server.load("nodes", [node(i) for i in range(nodes)])
         server.load("pods", [pod(each.owner.uid, each.node) for each in bound_pods(pods, nodes)])
+        server.load("pods", [unplaced(f"loop-{i}") for i in range(waiting)])
         fresh = file.with_suffix(".new")
         fresh.write_text(json.dumps(server.kubeconfig()))
         fresh.replace(file)
@@ -38,4 +46,4 @@ async def main(nodes: int, pods: int, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    anyio.run(main, int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

@@ -25,20 +25,20 @@ HAMI_MS = 1092.0
 """HAMi v2.10.0's own Filter on the same cluster shape, no HTTP and no API write (facts of a 2-core machine, -v=4)."""
 
 
-async def _fill(store: RedisStore) -> None:
+async def fill(store: RedisStore, nodes: int = NODES, pods: int = PODS) -> None:
     writer = EventWriter(store.log, "setup", retry_for_s=30)
     await writer.start()
-    drafts = [registered(i) for i in range(NODES)]
-    drafts += standing(PODS, NODES)
+    drafts = [registered(i) for i in range(nodes)]
+    drafts += standing(pods, nodes)
     for start in range(0, len(drafts), 500):
         await writer.append(drafts[start : start + 500])
 
 
 @asynccontextmanager
-async def api_server(folder: Path, nodes: int = NODES, pods: int = PODS) -> AsyncIterator[Path]:
-    """A simulated API server as a process; its kubeconfig."""
+async def api_server(folder: Path, nodes: int = NODES, pods: int = PODS, waiting: int = 0) -> AsyncIterator[Path]:
+    """A simulated API server as a process, with pods that run and pods that wait; its kubeconfig."""
     kubeconfig = folder / "kubeconfig.json"
-    command = [sys.executable, "-m", "benchmarks.apiserver_process", str(nodes), str(pods), str(kubeconfig)]
+    command = [sys.executable, "-m", "benchmarks.apiserver_process", str(nodes), str(pods), str(kubeconfig), str(waiting)]
     api = subprocess.Popen(command)
     try:
         while not kubeconfig.exists():
@@ -133,7 +133,7 @@ def _rss_mib(pid: int, which: str = "VmRSS") -> float:
 async def _measure() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="hb-") as folder:
         async with a_store() as (server, store):
-            await _fill(store)
+            await fill(store)
             at = Path(folder)
             async with api_server(at) as kubeconfig:
                 begun = time.perf_counter()

@@ -1,6 +1,7 @@
 """Command line options made from a table of settings: one option a field, its help the field's own description."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -32,11 +33,16 @@ def _rule(schema: Mapping[str, Any]) -> str:
 
 
 def setting_options(
-    kind: type[msgspec.Struct], *, prefix: str = "", leave_out: tuple[str, ...] = ()
+    kind: type[msgspec.Struct],
+    *,
+    prefix: str = "",
+    leave_out: tuple[str, ...] = (),
+    spellings: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> Callable[[Command], Command]:
     """Decorator: an option for every field of a table, unset unless given, so that file and environment keep their say.
 
-    The verb receives them as keyword arguments named `<prefix><field>`.
+    The verb receives them as keyword arguments named `<prefix><field>`. `spellings` are further names of an option; one that
+    is true or false may stand without a value.
     """
 
     def decorate(function: Command) -> Command:
@@ -47,9 +53,8 @@ def setting_options(
             shown = "" if default in {"", None} else f" Default: {shown_default(default)}."
             note = f" ({rule})" if rule else ""
             bare: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if word == "true or false" else {}
-            function = click.option(flag, f"{prefix}{name}", default=None, help=f"{description}{note}.{shown}", **bare)(
-                function
-            )
+            names = (flag, *spellings.get(name, ()), f"{prefix}{name}")
+            function = click.option(*names, default=None, help=f"{description}{note}.{shown}", **bare)(function)
         return function
 
     return decorate

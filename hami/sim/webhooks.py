@@ -38,8 +38,8 @@ def validating(url: str, authority_pem: str) -> dict[str, Any]:
     """Guards what was prepared.
 
     `Fail` for pods of ours: nobody edits a reserved key while hami cannot look. `Ignore` for Bindings, which carry no labels
-    and whose rule therefore sees every pod of the cluster, and for status writes, which a kubelet must be able to make: what slips
-    through while hami is away shows no device (docs/adr/0020). The namespace that hami itself runs in carries the ignore label.
+    and whose rule therefore sees every pod of the cluster, and for status writes, which a kubelet must be able to make: what
+    slips through while hami is away shows no device (docs/adr/0020). The namespace that hami runs in carries the ignore label.
     """
     common = {
         "clientConfig": _client(f"{url}/validate", authority_pem),

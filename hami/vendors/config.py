@@ -1,5 +1,6 @@
 """The device configuration, typed. The keys are those of HAMi's device-config.yaml; reading YAML happens elsewhere."""
 
+import re
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -145,11 +146,40 @@ def device_config(raw: Mapping[str, object]) -> DeviceConfig:
         sections |= {name: section for name, section in raw.items() if section is not None}
         config = msgspec.convert(sections, DeviceConfig, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidInput("device-config", dict(raw), str(error)) from None
+        why, _, where = str(error).partition(" - at `$.")
+        path = where.removesuffix("`")
+        raise InvalidInput(f"device-config: {path}" if path else "device-config", _value_at(raw, path), why) from None
     _check(config.nvidia)
     if config.hygon.memory_factor < 0:
         raise InvalidInput("device-config: hygon.memoryFactor", config.hygon.memory_factor, "must not be negative")
     return config
+
+
+def _value_at(raw: Mapping[str, object], path: str) -> object:
+    """What stands at `nvidia.migProfileAllowlist[0].models`; None where the path leads nowhere, as for a missing key."""
+    here: object = raw
+    for key, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
+        if isinstance(here, Mapping) and key:
+            here = here.get(key)
+        elif isinstance(here, list) and index and int(index) < len(here):
+            here = here[int(index)]
+        else:
+            return None
+    return here
+
+
+def effective(config: DeviceConfig, raw: Mapping[str, object]) -> list[tuple[str, object, bool]]:
+    """(key, value in use, whether the file set it) of every key of every section that is built in."""
+    found: list[tuple[str, object, bool]] = []
+    for section in msgspec.structs.fields(config):
+        given = raw.get(section.encode_name)
+        keys = given if isinstance(given, Mapping) else {}
+        part = getattr(config, section.name)
+        found += [
+            (f"{section.encode_name}.{each.encode_name}", getattr(part, each.name), each.encode_name in keys)
+            for each in msgspec.structs.fields(part)
+        ]
+    return found
 
 
 def _check(nvidia: NvidiaConfig) -> None:

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -22,8 +23,11 @@ from hami.scheduler.decide.quota import budget_of
 from hami.scheduler.decide.refusals import node_refusal, reason_counts
 from hami.scheduler.decide.score import node_score
 from hami.scheduler.decide.vendorscore import added_score, scored
-from hami.scheduler.decide.verdicts import entry_of, reasons_at
+from hami.scheduler.decide.verdicts import entry_of, reasons_at, ruled_out
 from hami.vendors.vendor import Vendor
+
+_PATIENCE: Final = 16
+"""Exact fits in a row that may fail before all that is left is walked at once."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,13 @@ class _Search:
         worst = np.float32(-np.inf)
         scores = self.planes.score[: len(self.open)]
         pull = np.where(self.open, -scores if self.policy.spreads_nodes else scores, worst)
+        failures = 0
         while len(pull) and (top := pull.max()) > worst:
+            if failures == _PATIENCE:
+                self._rule_out()
+                pull[~self.open] = worst
+                failures += 1
+                continue
             tied = np.flatnonzero(pull == top)
             row = int(tied[np.argmin(self.planes.ranks()[tied])]) if len(tied) > 1 else int(tied[0])
             name = self.planes.names[row]
@@ -157,9 +167,15 @@ class _Search:
                 return name, score, verdict
             pull[row], self.open[row] = worst, False
             self.entry.mask[row] = False
+            failures += 1
         if self.own is None or self.own_fit is None:
             return None
         return self.own.name, node_score(self.own.devices), self.own_fit
+
+    def _rule_out(self) -> None:
+        """Node after node only seemed to fit: the walk over all that are left, in one go, is cheaper than judging each."""
+        gone = ruled_out(self.planes, self.asked, self.entry, np.flatnonzero(self.open))
+        self.open[gone] = self.entry.mask[gone] = False
 
     def _own_is_better(self, name: str, score: float) -> bool:
         if self.own is None or self.own_fit is None:

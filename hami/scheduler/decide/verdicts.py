@@ -136,13 +136,27 @@ def _passing(planes: Planes, view: View, rows: Ints | None, asked: DeviceRequest
     return memory, passing
 
 
-def reasons_at(planes: Planes, ask: Question, entry: Entry, rows: Ints, exactly: Callable[[str], str]) -> list[str]:
-    """Why each of these rows does not fit. Texts of unchanged rows are remembered."""
+def ruled_out(planes: Planes, ask: Question, entry: Entry, rows: Ints) -> Ints:
+    """Those of these rows of which the walk knows that they do not fit; the reasons it gives are remembered."""
+    _make_room(planes, entry)
+    found = np.full(len(planes.names), None, np.object_)
+    gone = np.setdiff1d(rows, explain(planes, ask, rows, found))
+    entry.reasons[gone], entry.reason_clock[gone] = found[gone], planes.stamp[gone]
+    return gone
+
+
+def _make_room(planes: Planes, entry: Entry) -> None:
     used = len(planes.names)
     if len(entry.reasons) != used:
         texts, clock = np.full(used, None, np.object_), np.full(used, -1, np.int64)
         texts[: len(entry.reasons)], clock[: len(entry.reasons)] = entry.reasons, entry.reason_clock
         entry.reasons, entry.reason_clock = texts, clock
+
+
+def reasons_at(planes: Planes, ask: Question, entry: Entry, rows: Ints, exactly: Callable[[str], str]) -> list[str]:
+    """Why each of these rows does not fit. Texts of unchanged rows are remembered."""
+    used = len(planes.names)
+    _make_room(planes, entry)
     missing = rows[entry.reason_clock[rows] < planes.stamp[rows]]
     if len(missing):
         found = np.full(used, None, np.object_)
