@@ -4,7 +4,7 @@ SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN := $(UV) run --frozen
 
-.PHONY: help demo test test-integration check lint fmt types bench docs proto clean
+.PHONY: help demo test test-integration check lint fmt types bench docs proto gpu-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ docs-check: $(UV)
 
 proto: $(UV) ## regenerate hami/nodeagent/pb from proto/
 	$(RUN) python -m grpc_tools.protoc -I proto --python_out=hami/nodeagent/pb --pyi_out=hami/nodeagent/pb $(notdir $(wildcard proto/*.proto))
+
+gpu-check: $(UV) ## what NVML says on this machine, as JSON; exits 0 without a driver
+	$(RUN) python tools/gpu_check.py
 
 clean: ## remove caches and the environment
 	rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,6 +16,7 @@ from hami.events.redis.store import RedisStore
 from hami.events.writer import EventWriter
 from hami.projections.folds.cluster import apply, new_cluster
 from hami.projections.view import LiveView
+from hami.scheduler import memory
 
 NODES, PODS, LAGS = 500, 25_000, 300
 
@@ -30,10 +31,14 @@ async def _fill(store: RedisStore) -> None:
 
 
 async def _replay(store: RedisStore) -> float:
-    """Events a second, read, decoded and folded; the best of three, as other work on the machine only slows."""
-    best = 0.0
-    for _ in range(3):
+    """Events a second, read, decoded and folded; the best of five, as other work on the machine only slows.
+
+    With the collector set as the scheduler sets it while it replays (hami/scheduler/memory.py).
+    """
+    best, usual = 0.0, gc.get_threshold()
+    for _ in range(5):
         gc.collect()
+        memory.begin()
         state, at, count = new_cluster(), START, 0
         begun = time.perf_counter()
         while batch := await store.log.read(at):
@@ -43,6 +48,7 @@ async def _replay(store: RedisStore) -> float:
         best = max(best, count / (time.perf_counter() - begun))
         assert len(state.nodes) == NODES
         assert not state.allocations
+    gc.set_threshold(*usual)
     return best
 
 

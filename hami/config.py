@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -125,6 +126,38 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     enable_healthchecks: Annotated[
         str, msgspec.Meta(description="HAMi: DP_ENABLE_HEALTHCHECKS, wins over every way of disabling")
     ] = ""
+    device_list_strategy: Annotated[
+        str, msgspec.Meta(description="Comma list of envvar, volume-mounts, cdi-annotations, cdi-cri; see docs/delivery.md")
+    ] = "envvar"
+    device_id_strategy: Annotated[
+        str, msgspec.Meta(pattern="^(uuid|index)$", description="What names a card to the container's runtime")
+    ] = "uuid"
+    pass_device_specs: Annotated[bool, msgspec.Meta(description="Put device nodes into the answer to the kubelet")] = False
+    nvidia_driver_root: Annotated[str, msgspec.Meta(description="The driver's root on the host, as CDI files name it")] = "/"
+    dev_root: Annotated[str, msgspec.Meta(description="Host folder above dev/; empty = nvidia_driver_root")] = ""
+    cdi_dir: Annotated[str, msgspec.Meta(description="Folder of CDI specifications")] = "/var/run/cdi"
+    cdi_annotation_prefix: Annotated[str, msgspec.Meta(description="Prefix of CDI annotations")] = "cdi.k8s.io/"
+    cdi_hook_path: Annotated[str, msgspec.Meta(description="nvidia-cdi-hook or nvidia-ctk on the host")] = "/usr/bin/nvidia-ctk"
+    imex_channels: Annotated[
+        str, msgspec.Meta(pattern="^(0?)$", description="IMEX channel given to containers; empty = none")
+    ] = ""
+    imex_required: Annotated[bool, msgspec.Meta(description="Do not start without the IMEX channel's device node")] = False
+    gdrcopy: Annotated[bool, msgspec.Meta(description="Bring GDRCopy along with any device")] = False
+    gds: Annotated[bool, msgspec.Meta(description="Bring GPUDirect Storage along with any device")] = False
+    mofed: Annotated[bool, msgspec.Meta(description="Bring Mellanox devices along with any device")] = False
+    device_config: Annotated[
+        str, msgspec.Meta(description="HAMi's device-config.yaml: section nvidia fills what is set nowhere else")
+    ] = ""
+    node_config: Annotated[
+        str, msgspec.Meta(description="HAMi's per-node JSON, read where it exists; its entry wins over device_config")
+    ] = "/config/config.json"
+    register_annotation: Annotated[
+        bool, msgspec.Meta(description="Write HAMi's register annotation to the Node object, on change")
+    ] = False
+    topology_annotation: Annotated[
+        bool, msgspec.Meta(description="Write HAMi's pair scores as well (HAMi: ENABLE_TOPOLOGY_SCORE)")
+    ] = False
+    kubeconfig: Annotated[str, msgspec.Meta(description="Path of a kubeconfig for these annotations; empty = in-cluster")] = ""
     lease_ttl_s: Annotated[float, msgspec.Meta(gt=0, description="Liveness lease; a node is lost when it runs out")] = 45.0
     lease_every_s: Annotated[float, msgspec.Meta(gt=0, description="Seconds between renewals")] = 15.0
     sidecar_url: Annotated[str, msgspec.Meta(description="Redis sidecar for the outbox; empty = bounded memory only")] = ""
@@ -200,3 +233,11 @@ def _convert(kind: type[S], table: str, values: Mapping[str, object], sources: M
             why = str(error).partition(" - at ")[0]
             raise InvalidInput(f"{table}.{name} (from {sources[name]})", value, why) from error
     return msgspec.convert(values, kind, strict=False)
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown: the password replaced."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))

@@ -6,8 +6,8 @@ import click
 import msgspec
 
 from hami.cli.output import print_json, print_table
-from hami.cli.session import Session, Verb, pass_session, without_password
-from hami.config import SETTINGS, SchedulerSettings
+from hami.cli.session import Session, Verb, pass_session
+from hami.config import SETTINGS, SchedulerSettings, without_password
 
 DEVICE_CONFIG: Final = "device_config"
 

@@ -21,6 +21,7 @@ VERBS: Final[dict[str, Entry]] = {
     "agent": Entry("hami.cli.agent", "Run the agent of one node: device plugin, health, registration."),
     "state": Entry("hami.cli.state", "Show nodes, devices, allocations and quotas, now or in the past."),
     "device": Entry("hami.cli.device", "Cordon or uncordon a device, or declare it good after a fault."),
+    "node": Entry("hami.cli.node", "Look at this node: what its agent remembers, and what it lacks."),
     "audit": Entry("hami.cli.audit", "Tell the story of a pod, a device or a node from the log."),
     "explain": Entry("hami.cli.explain", "Say why a pod waits, or decide a placement again."),
     "events": Entry("hami.cli.events", "Follow the log, or show one event."),
@@ -67,7 +68,8 @@ def run(arguments: Sequence[str] | None = None) -> Exit:
         return Exit.USAGE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "hami"
-        click.echo(f"hami: {error.format_message().rstrip('.')}: see `{path} --help`", err=True)
+        said = " ".join(error.format_message().split()).rstrip(".")
+        click.echo(f"hami: {said}: see `{path} --help`", err=True)
         return Exit.USAGE
     except click.ClickException as error:
         click.echo(f"hami: {error.format_message()}", err=True)

@@ -12,9 +12,11 @@ import anyio
 from hami.cli.session import Session
 
 
-def run_verb(main: Callable[..., Awaitable[None]], *arguments: object) -> None:
-    """A verb that ends by itself. Raises KeyboardInterrupt after Ctrl-C."""
-    if anyio.run(_until_signalled, main, arguments, (signal.SIGINT,)):
+def run_verb(
+    main: Callable[..., Awaitable[None]], *arguments: object, stopping: tuple[signal.Signals, ...] = (signal.SIGINT,)
+) -> None:
+    """A verb that ends by itself. Raises KeyboardInterrupt after Ctrl-C, or whatever else is in `stopping`."""
+    if anyio.run(_until_signalled, main, arguments, stopping):
         raise KeyboardInterrupt
 
 

@@ -12,6 +12,7 @@ from hami.cli.main import cli
 from hami.cli.markdown import page_of, table_of
 from hami.cli.options import described, shown_default
 from hami.cli.reference_events import event_lines
+from hami.cli.reference_vendors import vendor_lines
 from hami.config import SETTINGS
 from hami.domain.reasons import NodeReason, Reason
 from hami.events.redis.keys import Keys
@@ -26,6 +27,7 @@ def pages() -> dict[str, str]:
         "reasons.md": page_of("Reasons", _reasons()),
         "metrics.md": page_of("Metrics", _metrics()),
         "redis-keys.md": page_of("Redis keys", _keys()),
+        "vendors.md": page_of("Vendors", vendor_lines()),
         "exit-codes.md": page_of("Exit codes", _exit_codes()),
     }
     titles = [f"- [{text.splitlines()[2].removeprefix('# ')}]({name})" for name, text in made.items()]

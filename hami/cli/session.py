@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 import click
 
@@ -47,19 +46,11 @@ class Session:
 
     def redis(self, flags: Mapping[str, object] | None = None) -> "RedisSettings":
         """Settings of the store, and a note of its URL (without password) for error messages."""
-        from hami.config import RedisSettings
+        from hami.config import RedisSettings, without_password
 
         settings, _ = self.settings(RedisSettings, "redis", flags)
         self.store_shown = without_password(settings.url)
         return settings
-
-
-def without_password(url: str) -> str:
-    """The URL as it may be shown: the password replaced."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))
 
 
 def session_of(context: click.Context) -> Session:

@@ -5,8 +5,8 @@ from typing import Any
 
 from hami.cli.when import shown
 from hami.domain.allocation import Allocation, PodOwner
-from hami.domain.cluster import ClusterSnapshot, NodeState
-from hami.domain.device import DeviceState
+from hami.domain.cluster import ClusterSnapshot, Liveness, NodeState
+from hami.domain.device import DeviceState, Health
 from hami.events.envelope import Position
 
 Row = tuple[object, ...]
@@ -35,8 +35,14 @@ def device_rows(snapshot: ClusterSnapshot, only: str = "") -> list[Row]:
                 f"{used.memory}/{device.memory}",
                 f"{used.cores}/{device.cores}",
             )
-            rows.append((node.name, device.index, device.uuid, device.model, state.health, *share, _device_note(state)))
+            health = health_shown(node, state)
+            rows.append((node.name, device.index, device.uuid, device.model, health, *share, _device_note(node, state)))
     return rows
+
+
+def health_shown(node: NodeState, state: DeviceState) -> Health:
+    """A node that is silent says nothing of its devices: what was known last is not what is. Bad news stays bad news."""
+    return Health.UNKNOWN if node.liveness is Liveness.LOST and state.health is Health.HEALTHY else state.health
 
 
 def allocation_rows(snapshot: ClusterSnapshot, only: str = "") -> list[Row]:
@@ -97,8 +103,10 @@ def _note(node: NodeState) -> str:
     return "; ".join(notes)
 
 
-def _device_note(state: DeviceState) -> str:
+def _device_note(node: NodeState, state: DeviceState) -> str:
     notes = ["cordoned"] if state.cordoned else []
+    if health_shown(node, state) is not state.health:
+        notes.append(f"last known {state.health}")
     if state.health_reason:
         notes.append(state.health_reason)
     return "; ".join(notes)
@@ -113,11 +121,11 @@ def _node_json(node: NodeState) -> dict[str, Any]:
         "delivery": node.delivery,
         "quarantine": node.quarantine or None,
         "health_paused_by": node.health_paused_by or None,
-        "devices": [_device_json(each) for each in node.devices],
+        "devices": [_device_json(node, each) for each in node.devices],
     }
 
 
-def _device_json(state: DeviceState) -> dict[str, Any]:
+def _device_json(node: NodeState, state: DeviceState) -> dict[str, Any]:
     device, used = state.device, state.used
     return {
         "uuid": device.uuid,
@@ -126,10 +134,11 @@ def _device_json(state: DeviceState) -> dict[str, Any]:
         "index": device.index,
         "numa": None if device.numa < 0 else device.numa,
         "mode": device.mode or None,
-        "health": state.health,
+        "health": health_shown(node, state),
+        "last_known_health": state.health,
         "health_reason": state.health_reason or None,
         "cordoned": state.cordoned,
-        "schedulable": state.schedulable,
+        "schedulable": state.schedulable and node.liveness is Liveness.LIVE,
         "slots": {"used": used.slots, "total": device.slots},
         "memory_mib": {"used": used.memory, "total": device.memory},
         "cores_percent": {"used": used.cores, "total": device.cores},

@@ -45,7 +45,7 @@ TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = MappingProxyType(
 )
 
 
-class PodOwner(msgspec.Struct, frozen=True, tag="pod", tag_field="kind"):
+class PodOwner(msgspec.Struct, frozen=True, gc=False, tag="pod", tag_field="kind"):
     """Owner by uid; namespace and name are for people."""
 
     uid: str
@@ -53,7 +53,7 @@ class PodOwner(msgspec.Struct, frozen=True, tag="pod", tag_field="kind"):
     name: str
 
 
-class ClaimOwner(msgspec.Struct, frozen=True, tag="claim", tag_field="kind"):
+class ClaimOwner(msgspec.Struct, frozen=True, gc=False, tag="claim", tag_field="kind"):
     """A Dynamic Resource Allocation claim (used when hami speaks DRA)."""
 
     uid: str
@@ -78,7 +78,7 @@ class DeviceShare(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     mig: MigSlice | None = None
 
 
-class ContainerShares(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerShares(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One container by position and name; position i counts init containers first, as HAMi's annotations do."""
 
     name: str
@@ -86,7 +86,7 @@ class ContainerShares(msgspec.Struct, frozen=True, kw_only=True):
     shares: tuple[DeviceShare, ...] = ()
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+class Reservation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A decision as it stands in the log. `score` is the node's score at the time, for `explain`."""
 
     id: str
@@ -104,7 +104,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """What the Binding will carry onto the pod."""
 
 
-class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+class Allocation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A reservation and how far it has come. `init_done`: only what runs steadily still counts."""
 
     reservation: Reservation

@@ -22,7 +22,18 @@ class Delivery(StrEnum):
     ORDERED = "ordered"
 
 
-class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+class Visible(StrEnum):
+    """What NVIDIA_VISIBLE_DEVICES of a container holds on a node: the container's runtime reads it there."""
+
+    UUID = "uuid"
+    INDEX = "index"
+    MOUNTS = "mounts"
+    """Only that the list is in the mounts (strategy `volume-mounts`)."""
+    NOTHING = "nothing"
+    """No device by this way: CDI brings them."""
+
+
+class NodeState(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One node. `devices` keep registration order within a vendor; their order decides ties, as HAMi's does.
 
     `quarantine` is not empty when an event of this node could not be read: nothing is placed there until it is resolved.
@@ -34,6 +45,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     liveness: Liveness = Liveness.LIVE
     delivery: Delivery = Delivery.IDENTITY
+    visible: Visible = Visible.UUID
     devices: tuple[DeviceState, ...] = ()
     quarantine: str = ""
     health_paused_by: str = ""
@@ -48,7 +60,7 @@ class QuotaLimit(msgspec.Struct, frozen=True, gc=False):
     """Name of the ResourceQuota that sets it; the smallest limit of several wins."""
 
 
-class NamespaceQuota(msgspec.Struct, frozen=True):
+class NamespaceQuota(msgspec.Struct, frozen=True, gc=False):
     limits: tuple[QuotaLimit, ...] = ()
 
     def limit_of(self, resource: str) -> int | None:

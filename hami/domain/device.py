@@ -53,7 +53,7 @@ class Device(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     mig_profiles: tuple[MigProfile, ...] = ()
     pair_scores: dict[str, int] = msgspec.field(default_factory=dict)
     attributes: dict[str, str] = msgspec.field(default_factory=dict)
-    """Further facts worth keeping (pci bus id, minor, driver); no decision reads them."""
+    """Further facts worth keeping (pci bus id, minor, driver). A decision reads only those that a vendor's page names."""
 
 
 class MigSlice(msgspec.Struct, frozen=True, gc=False):

@@ -37,7 +37,8 @@ class Conflict(HamiError):  # noqa: N818 - as above
 
     def __init__(self, actual: dict[str, int]) -> None:
         self.actual = actual
-        super().__init__("version conflict: " + ", ".join(f"{e} is at {v}" for e, v in sorted(actual.items())))
+        known = ", ".join(f"{e} is at {v}" for e, v in sorted(actual.items()))
+        super().__init__(f"version conflict: {known or 'the store lost events, no version can be trusted'}")
 
 
 class StaleFence(HamiError):  # noqa: N818 - as above

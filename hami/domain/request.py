@@ -27,6 +27,8 @@ class DeviceRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     memory: MiB = MiB(0)
     memory_percent: int | None = None
     cores: CorePercent = CorePercent(0)
+    form: str = ""
+    """How it was asked, where a vendor can be asked in several ways: the name of the resource that decided."""
 
 
 class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,6 @@ must not stop a reader. A malformed envelope raises InvalidInput.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +18,9 @@ from hami.events.upcast import UPCASTERS
 
 _encoder = msgspec.json.Encoder()
 _envelope_decoder = msgspec.json.Decoder(Envelope)
+_UNREADABLE: Final = (msgspec.DecodeError, msgspec.ValidationError, RecursionError)
+"""Nesting too deep to be read is the sender's doing, as broken JSON is."""
+
 _newest: Final[Mapping[str, type[Event]]] = {each.TYPE: each for each in EVENT_TYPES}
 _decoders: Final[Mapping[tuple[str, int], Callable[[msgspec.Raw], Event]]] = {
     key: msgspec.json.Decoder(kind).decode for key, kind in BY_TYPE.items()
@@ -32,7 +34,7 @@ def encode_envelope(envelope: Envelope) -> bytes:
 def decode_envelope(raw: bytes) -> Envelope:
     try:
         return _envelope_decoder.decode(raw)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except _UNREADABLE as error:
         shown = raw[:200].decode("utf-8", "replace")
         raise InvalidInput("envelope", shown, str(error)) from error
 
@@ -43,7 +45,7 @@ def decode_event(envelope: Envelope) -> Event | Unknown | Undecodable:
         return _decode_old(envelope)
     try:
         return decode(envelope.data)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except _UNREADABLE as error:
         return Undecodable(envelope.type, str(error))
 
 
@@ -56,47 +58,50 @@ def _decode_old(envelope: Envelope) -> Event | Unknown | Undecodable:
         for schema in range(envelope.schema, newest.SCHEMA):
             payload = UPCASTERS[envelope.type, schema](payload)
         return msgspec.convert(payload, newest)
-    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as error:
+    except (*_UNREADABLE, KeyError, TypeError) as error:
         return Undecodable(envelope.type, str(error))
 
 
-_NO_VERSIONS: Final[Mapping[str, int]] = MappingProxyType({})
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """Field `p` of an entry: the counter of the log, and the version of each entity that the entry moved."""
+
+    g: int
+    v: dict[str, int]
+
+
+_place_decoder = msgspec.json.Decoder(Place)
 _MALFORMED: Final = Envelope(id="", type="", producer="", epoch=0, seq=0, data=msgspec.Raw(b"null"))
 
 
-def decode_record(entry: str, g: int, raw: bytes, versions: str) -> Record:
-    """A log entry from its fields. Never raises for what stands in the log: a malformed envelope becomes Undecodable."""
-    position = Position(g, entry)
+def encode_place(place: Place) -> bytes:
+    return _encoder.encode(place)
+
+
+def decode_record(entry: str, raw: bytes, where: bytes) -> Record:
+    """A log entry from its fields `d` and `p`. What a producer wrote never raises: a malformed envelope becomes Undecodable.
+
+    Without its place an entry cannot be in the log: raises InvalidInput then.
+    """
+    try:
+        place = _place_decoder.decode(where)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidInput("p", where[:200].decode("utf-8", "replace"), f"entry {entry} of the log: {error}") from error
+    position = Position(place.g, entry)
     try:
         envelope = _envelope_decoder.decode(raw)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        return Record(position=position, envelope=_MALFORMED, event=Undecodable("", str(error)))
-    decode = _decoders.get((envelope.type, envelope.schema))
-    if decode is None:
-        event = _decode_old(envelope)
-    else:
-        try:
-            event = decode(envelope.data)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            event = Undecodable(envelope.type, str(error))
-    if not versions:
-        return Record(position=position, envelope=envelope, event=event, versions=_NO_VERSIONS)
-    moved: dict[str, int] = {}
-    try:
-        for pair in versions.split(" "):
-            entity, _, version = pair.rpartition("=")
-            moved[entity] = int(version)
-    except ValueError as error:
-        event = Undecodable(envelope.type, f"versions {versions!r}: {error}")
-    return Record(position=position, envelope=envelope, event=event, versions=moved)
+    except _UNREADABLE as error:
+        return Record(position=position, envelope=_MALFORMED, event=Undecodable("", str(error)), versions=place.v)
+    return Record(position=position, envelope=envelope, event=decode_event(envelope), versions=place.v)
 
 
 def check_entities(entities: Sequence[Sequence[str]]) -> None:
-    """An entry holds `name=version` pairs, separated by spaces. Raises InvalidInput for a name that would not read back."""
+    """Names stand in JSON as they are, without escapes. Raises InvalidInput for one that would not read back."""
     for names in entities:
         for name in names:
-            if " " in name:
-                raise InvalidInput("entity", name, "must not contain a space")
+            if '"' in name or "\\" in name or not name.isprintable():
+                raise InvalidInput("entity", name, "must hold no quote, backslash or control character")
+            if "/" not in name or name.startswith("producer/"):
+                raise InvalidInput("entity", name, "must be <kind>/<name>, and producer/ is taken")
 
 
 def seal(draft: Draft, *, producer: str, epoch: int, seq: int, occurred_ms: EpochMs, chain: str = "") -> Envelope:

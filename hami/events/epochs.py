@@ -4,10 +4,13 @@ import os
 import time
 from pathlib import Path
 
+from hami.domain.errors import StoreUnavailable
+
 
 class EpochFile:
     """`next()` is higher than every epoch this node ever had: one more than the file says, and not below the time in seconds,
-    which covers a lost file; the file covers a clock that was set back.
+    which covers a lost file; the file covers a clock that was set back. Raises StoreUnavailable while it cannot be written: an
+    epoch that is not on disk could be given out twice.
     """
 
     def __init__(self, path: Path) -> None:
@@ -15,6 +18,13 @@ class EpochFile:
 
     def next(self) -> int:
         epoch = max(self._last() + 1, int(time.time()))
+        try:
+            self._write(epoch)
+        except OSError as error:
+            raise StoreUnavailable(f"epoch file {self._path}: {error.strerror}") from error
+        return epoch
+
+    def _write(self, epoch: int) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self._path.with_suffix(".new")
         with fresh.open("w") as file:
@@ -22,7 +32,6 @@ class EpochFile:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._path)
-        return epoch
 
     def _last(self) -> int:
         try:

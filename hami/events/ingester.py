@@ -12,6 +12,7 @@ import msgspec
 from hami.domain.errors import Fenced, GapFound, InvalidInput, StoreUnavailable
 from hami.events.catalog.handshake import HandshakeRequested
 from hami.events.catalog.journal import GapAccepted, InputRejected
+from hami.events.catalog.plausible import objection
 from hami.events.catalog.union import Event, entities_of, may_agent_write
 from hami.events.codec import decode_envelope, decode_event
 from hami.events.envelope import Envelope, agent_name, event_id
@@ -20,6 +21,11 @@ from hami.events.writer import EventWriter
 
 PAGE: Final = 100
 ASK_AGAIN_MS: Final = 10_000
+LONGEST: Final = 2**20
+"""Bytes of one event. A registration of 128 cards with all their pair scores stays below."""
+
+_MOST: Final = 2**53 - 1
+"""The server's Lua counts in doubles."""
 
 
 class Ingested(msgspec.Struct, kw_only=True):
@@ -64,9 +70,9 @@ class Ingester:
             accepted: list[_Accepted] = []
             for entry, raw in page:
                 try:
-                    envelope = self._checked(node, decode_envelope(raw))
+                    envelope = self._checked(node, _opened(raw))
                 except InvalidInput as error:
-                    await self._bury(done, entry, raw, error)
+                    await self._bury(done, entry, raw[:LONGEST], error)
                     continue
                 accepted.append(await self._admitted(done, entry, raw, envelope))
             for batch in _batches(accepted):
@@ -80,8 +86,8 @@ class Ingester:
         """An envelope of this node's agent, with the node it must have. Raises InvalidInput."""
         if envelope.producer != agent_name(node):
             raise InvalidInput("producer", envelope.producer, f"the inbox of {node} is for {agent_name(node)}")
-        if envelope.epoch < 1 or envelope.seq < 1:
-            raise InvalidInput("epoch/seq", f"{envelope.epoch}/{envelope.seq}", "both count from 1")
+        if not (1 <= envelope.epoch <= _MOST and 1 <= envelope.seq <= _MOST):
+            raise InvalidInput("epoch/seq", f"{envelope.epoch}/{envelope.seq}"[:80], f"both count from 1 to {_MOST}")
         if envelope.id != event_id(envelope.producer, envelope.epoch, envelope.seq):
             raise InvalidInput("id", envelope.id, "must be <producer>/<epoch>/<seq>")
         return envelope if envelope.node == node else msgspec.structs.replace(envelope, node=node)
@@ -150,6 +156,12 @@ class Ingester:
         await self._writer.append([Draft(event=event, node=node)])
 
 
+def _opened(raw: bytes) -> Envelope:
+    if len(raw) > LONGEST:
+        raise InvalidInput("envelope", raw[:40].decode("utf-8", "replace"), f"{len(raw)} bytes are more than {LONGEST}")
+    return decode_envelope(raw)
+
+
 def _refusal(event: Event | Unknown | Undecodable, envelope: Envelope) -> str | None:
     match event:
         case Unknown(type=name, schema=schema):
@@ -160,7 +172,8 @@ def _refusal(event: Event | Unknown | Undecodable, envelope: Envelope) -> str | 
             return f"an agent may accept its own gaps only, not those of {producer}"
         case _ if not may_agent_write(event):
             return f"an agent may not write {event.TYPE}"
-    return None
+        case _:
+            return objection(event)
 
 
 def _batches(accepted: Sequence[_Accepted]) -> list[list[_Accepted]]:

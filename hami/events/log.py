@@ -14,14 +14,14 @@ from hami.events.catalog.union import Event
 from hami.events.envelope import Envelope, Position
 
 
-class Unknown(msgspec.Struct, frozen=True):
+class Unknown(msgspec.Struct, frozen=True, gc=False):
     """An event type or schema that this version does not know: kept, counted, skipped by folds."""
 
     type: str
     schema: int
 
 
-class Undecodable(msgspec.Struct, frozen=True):
+class Undecodable(msgspec.Struct, frozen=True, gc=False):
     """A known type whose payload cannot be read: its node is quarantined, the others go on."""
 
     type: str
@@ -73,8 +73,9 @@ class Log(Protocol):
 
     append(): all of `envelopes` (one producer and epoch, consecutive seq, a new epoch from 1) or none, in one atomic step.
     Raises Fenced, GapFound, StaleFence, Conflict (with the actual versions), in that order of checks; StoreUnsafe when the
-    store is another incarnation than before; InvalidInput for an entity with a space in its name; StoreUnavailable when the
-    outcome is unknown or the store is away: send the very same envelopes again, Duplicate tells whether the first try landed.
+    store is another incarnation than before; InvalidInput for an entity that is not `<kind>/<name>` in plain characters;
+    StoreUnavailable when the outcome is unknown or the store is away: send the very same envelopes again, Duplicate tells
+    whether the first try landed.
     A batch that the log has only in part is GapFound with the last seq seen: send what follows it.
     `feeds` says for each event whether it goes to its node's feed as well (none do when left out).
     """

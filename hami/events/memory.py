@@ -14,7 +14,7 @@ import anyio
 from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, StaleFence
 from hami.domain.units import EpochMs
 from hami.events.clock import Clock, SystemClock
-from hami.events.codec import check_entities, decode_envelope, decode_record, encode_envelope
+from hami.events.codec import Place, check_entities, decode_envelope, decode_record, encode_envelope, encode_place
 from hami.events.envelope import START, Envelope, Position
 from hami.events.log import Appended, Duplicate, Fence, Record
 from hami.events.memory_locks import MemoryLocks
@@ -67,7 +67,7 @@ class MemoryLog:
         self._clock = clock or SystemClock()
         self._locks = locks or MemoryLocks(self._clock)
         self._stream = _Stream(self._clock)
-        self._meta: list[tuple[int, str]] = []
+        self._places: list[bytes] = []
         self._producers: dict[str, tuple[int, int, str]] = {}
         self._versions: dict[str, int] = {}
         self._feeds: dict[str, _Stream] = {}
@@ -96,10 +96,10 @@ class MemoryLog:
         moved: dict[str, int] = {}
         now = self._clock.now()
         for i, envelope in enumerate(envelopes):
-            pairs = [(entity, self._move(entity)) for entity in entities[i]]
-            moved.update(pairs)
+            versions = {entity: self._move(entity) for entity in entities[i]}
+            moved.update(versions)
             raw = encode_envelope(envelope)
-            positions.append(self._write(now, raw, " ".join(f"{entity}={version}" for entity, version in pairs)))
+            positions.append(self._write(now, raw, versions))
             if feeds and feeds[i] and envelope.node:
                 self._feed(envelope.node).add(raw, now)
         last = envelopes[-1]
@@ -123,9 +123,9 @@ class MemoryLog:
         self._versions[entity] = version = self._versions.get(entity, 0) + 1
         return version
 
-    def _write(self, now: EpochMs, raw: bytes, versions: str) -> Position:
-        g = len(self._meta) + 1
-        self._meta.append((g, versions))
+    def _write(self, now: EpochMs, raw: bytes, versions: dict[str, int]) -> Position:
+        g = len(self._places) + 1
+        self._places.append(encode_place(Place(g, versions)))
         return Position(g, self._stream.add(raw, now))
 
     def _feed(self, node: str) -> _Stream:
@@ -137,16 +137,12 @@ class MemoryLog:
     async def read(self, after: Position, *, limit: int = 1000) -> Sequence[Record]:
         found = self._stream.after(after.entry, limit)
         start = bisect_right(self._stream.entries, entry_key(after.entry), key=lambda each: entry_key(each[0]))
-        return [decode_record(entry, *self._fields(start + i, raw)) for i, (entry, raw) in enumerate(found)]
-
-    def _fields(self, place: int, raw: bytes) -> tuple[int, bytes, str]:
-        g, versions = self._meta[place]
-        return g, raw, versions
+        return [decode_record(entry, raw, self._places[start + i]) for i, (entry, raw) in enumerate(found)]
 
     async def tail(self, after: Position) -> AsyncIterator[Sequence[Record]]:
         at = after
-        if at.g > len(self._meta):
-            raise HistoryChanged(f"g {at.g} ({at.entry}) is not in the log, which ends at g {len(self._meta)}")
+        if at.g > len(self._places):
+            raise HistoryChanged(f"g {at.g} ({at.entry}) is not in the log, which ends at g {len(self._places)}")
         while True:
             changed = self._stream.changed
             batch = await self.read(at)
@@ -159,7 +155,7 @@ class MemoryLog:
             yield batch
 
     async def head(self) -> Position:
-        return Position(len(self._meta), self._stream.entries[-1][0]) if self._meta else START
+        return Position(len(self._places), self._stream.entries[-1][0]) if self._places else START
 
     async def at_or_before(self, recorded_ms: EpochMs) -> Position:
         place = bisect_right(self._stream.entries, int(recorded_ms), key=lambda each: entry_key(each[0])[0])

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import anyio
 import msgspec
 
-from hami.domain.errors import StoreUnavailable
+from hami.domain.errors import HamiError, StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
 from hami.events.backoff import Backoff
 from hami.events.catalog.device import DeviceHealthChanged, FaultObserved
@@ -26,10 +26,17 @@ from hami.events.catalog.union import Event, may_agent_write
 from hami.events.codec import decode_event, seal
 from hami.events.envelope import Envelope, agent_name
 from hami.events.log import Draft, Inbox, Undecodable, Unknown
+from hami.telemetry import get_logger
+
+log = get_logger("outbox")
 
 BATCH: Final = 100
 KEEP_MS: Final = 10 * 60 * 1000
 KEEP_COUNT: Final = 5_000
+REFUSED: Final = (StoreUnavailable, StoreUnsafe)
+"""Both are waited out: a store that must not be used (a user without rights, a foreign key) is somebody's to repair, and the
+kubelet must be served meanwhile.
+"""
 
 
 class SpoolState(msgspec.Struct, frozen=True):
@@ -180,6 +187,8 @@ class OutboxState(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
     delivered: int
     stuck_for_s: float
+    idle: bool = False
+    """Everything published so far is in the inbox. What is not may die with this process (memory spool)."""
 
 
 class Outbox:
@@ -204,12 +213,15 @@ class Outbox:
         self._published, self._spooled = anyio.Event(), anyio.Event()
         self._resend: tuple[int, int] | None = None
         self._delivered = 0
+        self._idle = False
         self._stuck_since: float | None = None
+        self._trouble = ""
 
     def publish(self, event: Event, *, subject: str = "", correlation: str = "", causation: str = "") -> None:
         """Take an event, now; `run` delivers it. Only events that an agent may write."""
         assert may_agent_write(event), f"an agent may not write {event.TYPE}"
         draft = Draft(event=event, node=self._node, subject=subject, correlation=correlation, causation=causation)
+        self._idle = False
         self._backlog.push(Published(draft, self._clock()))
         self._published.set()
 
@@ -227,6 +239,7 @@ class Outbox:
             dropped=self._backlog.dropped,
             delivered=self._delivered,
             stuck_for_s=stuck,
+            idle=self._idle and not len(self._backlog) and not self._taken,
         )
 
     async def run(self) -> None:
@@ -235,7 +248,8 @@ class Outbox:
         while not self._state.epoch:
             try:
                 self._state = await self._spool.open(self._new_epoch)
-            except StoreUnavailable:
+            except REFUSED as error:
+                self._stuck(error)
                 await backoff.wait()
         self._spooled.set()
         async with anyio.create_task_group() as tasks:
@@ -251,7 +265,8 @@ class Outbox:
                 await self._published.wait()
             try:
                 moved = await self._number_some()
-            except StoreUnavailable:
+            except REFUSED as error:
+                self._say(error)
                 moved = False
             if moved:
                 backoff.reset()
@@ -313,12 +328,11 @@ class Outbox:
         while True:
             try:
                 sent = await self._forward_some()
-            except StoreUnavailable:
-                if self._stuck_since is None:
-                    self._stuck_since = anyio.current_time()
+            except REFUSED as error:
+                self._stuck(error)
                 await backoff.wait()
                 continue
-            self._stuck_since = None
+            self._stuck_since, self._trouble = None, ""
             backoff.reset()
             if not sent:
                 self._spooled = anyio.Event()
@@ -328,8 +342,19 @@ class Outbox:
     async def _spool_has_more(self) -> bool:
         try:
             return self._resend is not None or bool(await self._spool.waiting(1))
-        except StoreUnavailable:
+        except REFUSED:
             return True
+
+    def _stuck(self, error: HamiError) -> None:
+        if self._stuck_since is None:
+            self._stuck_since = anyio.current_time()
+        self._say(error)
+
+    def _say(self, error: HamiError) -> None:
+        """Once for each reason, not for each try."""
+        if str(error) != self._trouble:
+            log.warning("events wait", error=str(error))
+        self._trouble = str(error)
 
     async def _forward_some(self) -> bool:
         if self._resend is not None:
@@ -337,6 +362,7 @@ class Outbox:
             self._resend = None
         batch = await self._spool.waiting(BATCH)
         if not batch:
+            self._idle = not len(self._backlog) and not self._taken
             return False
         await self._inbox.put(batch)
         await self._spool.acknowledge(batch[-1], self._clock())
@@ -362,8 +388,9 @@ class Outbox:
             event = decode_event(envelope)
             if not isinstance(event, Unknown | Undecodable):
                 items.append(Published(_draft_of(envelope, event), envelope.occurred_ms))
+        epoch = max(self._new_epoch(), self._state.epoch + 1)
         await self._spool.clear()
-        self._state = SpoolState(max(self._new_epoch(), self._state.epoch + 1))
+        self._state = SpoolState(epoch)
         self._taken = [*items, *self._taken]
         self._published.set()
 

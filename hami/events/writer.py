@@ -39,7 +39,7 @@ class EventWriter:
     ) -> None:
         self._log, self.producer = log, producer
         self._retry_for_s, self._retry_every_s, self._clock = retry_for_s, retry_every_s, clock
-        self._lock = anyio.Lock()
+        self._lock = anyio.Lock(fast_acquire=True)
         self._epoch, self._seq, self._chain = 0, 0, ""
         self._unsettled = False
 
@@ -75,6 +75,9 @@ class EventWriter:
                 return await self._write(drafts, expected, fence)
             except GapFound as gap:
                 await self._accept_gap(gap)
+                if expected:
+                    # The store went back in time: versions that still match may be those of another past.
+                    raise Conflict({}) from gap
                 return await self._write(drafts, expected, fence)
 
     async def _accept_gap(self, gap: GapFound) -> None:

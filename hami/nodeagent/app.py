@@ -1,39 +1,47 @@
 """The agent's composition root: one node's devices, from the library to the kubelet and to the log."""
 
+import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 import anyio
 import msgspec
 
 from hami.config import AgentSettings
-from hami.domain.errors import DeviceUnavailable, InvalidInput, StoreUnavailable
-from hami.domain.units import EpochMs, MiB
+from hami.domain.cluster import Delivery
+from hami.domain.device import Device
+from hami.domain.errors import DeviceUnavailable, InvalidInput, StoreUnavailable, StoreUnsafe
+from hami.domain.units import EpochMs
 from hami.events.lease import Leases
 from hami.events.log import NodeFeed
+from hami.nodeagent.announce import Announcer, NodeObject
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.board import Board
 from hami.nodeagent.caches import CacheFolders
-from hami.nodeagent.decide.container import ContainerEdits, HookSettings, anonymous_edits
+from hami.nodeagent.cdi import CdiFiles
+from hami.nodeagent.decide.container import ContainerEdits, anonymous_edits, reserved_edits
 from hami.nodeagent.decide.health import policy_of
-from hami.nodeagent.decide.register import NodeConfig
+from hami.nodeagent.decide.listing import CONTROL_NODES, IMEX_FOLDER, Card, listing_edits
+from hami.nodeagent.decide.ordered import Waiting
 from hami.nodeagent.delivery import DeliveryWatch
 from hami.nodeagent.feed import FeedReader, ReservationBook
 from hami.nodeagent.health import HealthTiming, HealthWatch
 from hami.nodeagent.kubelet import KubeletLink, LinkTiming
+from hami.nodeagent.ordered import WAIT_S, OrderedDelivery
 from hami.nodeagent.plugin import Answers, DevicePlugin
 from hami.nodeagent.ports import Publisher
-from hami.nodeagent.registrar import NodeFacts, Registrar
+from hami.nodeagent.registrar import Registrar
+from hami.nodeagent.settings import hook_settings, listing_settings, node_config_of, node_facts
 from hami.nodeagent.state import StateFile
 from hami.telemetry import get_logger
 
 log = get_logger("agent")
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-HAMI_VARIABLES: Final = {"DP_DISABLE_HEALTHCHECKS": "disable_healthchecks", "DP_ENABLE_HEALTHCHECKS": "enable_healthchecks"}
 
 
 class AgentTiming(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +49,7 @@ class AgentTiming(msgspec.Struct, frozen=True, kw_only=True):
 
     inventory_s: float = 30.0
     delivery_s: float = 5.0
+    ordered_s: float = WAIT_S
     open_retry_s: float = 10.0
     health: HealthTiming = HealthTiming()
     link: LinkTiming = LinkTiming()
@@ -53,12 +62,6 @@ def wall_clock() -> EpochMs:
 def this_boot() -> str:
     """The machine's boot id: a new one is proof of a reboot."""
     return BOOT_ID.read_text().strip() if BOOT_ID.exists() else ""
-
-
-def with_hami_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """HAMi's own variables for the health checks, under our names; ours win where both are set."""
-    renamed = {f"HAMI_AGENT_{ours.upper()}": env[theirs] for theirs, ours in HAMI_VARIABLES.items() if theirs in env}
-    return {**renamed, **env}
 
 
 class Agent:
@@ -77,12 +80,13 @@ class Agent:
         version: str = "",
         clock: Callable[[], EpochMs] = wall_clock,
         timing: AgentTiming | None = None,
+        node_object: NodeObject | None = None,
     ) -> None:
         if not settings.node_name:
             raise InvalidInput("agent.node_name", "", "the agent must know its node")
         self._settings, self._backend, self._publisher, self._leases = settings, backend, publisher, leases
         self._timing = timing or AgentTiming()
-        self._hook = _hook(settings)
+        self._hook, self._listing = hook_settings(settings), listing_settings(settings)
         self._caches = CacheFolders(Path(self._hook.folder) / "containers")
         self.memory = StateFile(Path(settings.state_dir))
         self.memory.load()
@@ -97,9 +101,22 @@ class Agent:
             boot_id=boot_id,
             clock=clock,
             timing=self._timing.health,
+            tenants=self.book.tenants,
         )
-        config, facts = _node_config(settings), _facts(settings, node_uid, boot_id, version)
-        self.registrar = Registrar(backend, self.board, self.memory, publisher, health=self.health, config=config, facts=facts)
+        config, facts = node_config_of(settings), node_facts(settings, node_uid, boot_id, version)
+        self.announcer = None if node_object is None else self._announcer(node_object)
+        self._cdi = self._cdi_files()
+        self.registrar = Registrar(
+            backend,
+            self.board,
+            self.memory,
+            publisher,
+            health=self.health,
+            config=config,
+            facts=facts,
+            on_look=self._seen,
+        )
+        self.ordered = self._ordered_delivery()
         self.delivery = self._delivery(publisher)
         self.plugin, self.link = self._kubelet_side()
         self._feed = FeedReader(
@@ -116,11 +133,42 @@ class Agent:
             caches=self._caches,
             publisher=publisher,
             every_s=self._timing.delivery_s,
+            ties=self.ordered,
+        )
+
+    def _announcer(self, node_object: NodeObject) -> Announcer:
+        name, scores = self._settings.node_name, self._settings.topology_annotation
+        return Announcer(name, node_object, self.board, lambda: self.memory.state.told, pair_scores=scores)
+
+    def _cdi_files(self) -> CdiFiles | None:
+        if not self._listing.cdi:
+            return None
+        here, hook = self._settings.driver_root, self._settings.cdi_hook_path
+        return CdiFiles(Path(self._settings.cdi_dir), self._listing, here=here, hook=hook)
+
+    def _seen(self, devices: Sequence[Device], driver: str) -> None:
+        """Before the kubelet is told of a card, its runtime must know the name."""
+        if self._cdi is not None:
+            self._cdi.write(devices, driver)
+
+    def _ordered_delivery(self) -> OrderedDelivery | None:
+        """None where every answer is the same."""
+        if self._listing.delivery is Delivery.IDENTITY:
+            return None
+        return OrderedDelivery(
+            self.book,
+            self._specific_edits,
+            vendor=self._backend.vendor,
+            is_served=lambda uid, container: f"{uid}/{container}" in self.memory.state.served,
+            devices=lambda: self.memory.state.seen,
+            by_index=self._listing.by_index,
+            wait_s=self._timing.ordered_s,
         )
 
     def _kubelet_side(self) -> tuple[DevicePlugin, KubeletLink]:
         answers = Answers(
             self._edits,
+            ordered=self.ordered,
             first=self._caches.next_number(),
             wanted=lambda size: self.book.likely_cards(size, self.delivery.is_served),
             on_served=self.delivery.served,
@@ -132,6 +180,11 @@ class Agent:
     async def run(self) -> None:
         """1 the library, 2 the board, 3 everything else at once. The kubelet is served whether or not there is a store."""
         log.info("agent starts", node=self._settings.node_name)
+        if not self._hook.chosen(self._present()):
+            log.warning(
+                "no interception library: containers see their cards, but nothing holds them to memory and cores",
+                folder=self._hook.folder,
+            )
         await self._open()
         try:
             async with anyio.create_task_group() as tasks:
@@ -141,6 +194,8 @@ class Agent:
                 tasks.start_soon(self._feed.run)
                 tasks.start_soon(self.delivery.run)
                 tasks.start_soon(self._keep_lease)
+                if self.announcer is not None:
+                    tasks.start_soon(self.announcer.run)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._backend.close()
@@ -162,15 +217,37 @@ class Agent:
         while True:
             try:
                 await self._leases.keep(self._settings.node_name, str(self._publisher.state.epoch), ttl_ms=ttl_ms)
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoreUnsafe) as error:
                 log.warning("lease not renewed", error=str(error))
             await anyio.sleep(self._settings.lease_every_s * random.uniform(0.9, 1.1))  # noqa: S311 - jitter
 
+    def _present(self) -> frozenset[str]:
+        exists = os.path.exists  # Path.exists raises where it may not look
+        return frozenset(source for source in self._hook.sources if exists(source))
+
     def _edits(self, number: int) -> tuple[ContainerEdits, str]:
         """The same answer for everyone, but for the number of the folder; nothing here waits for anybody."""
-        present = frozenset(source for source in self._hook.sources if Path(source).exists())
-        cache_dir = self._caches.make(number) if present else ""
-        return anonymous_edits(self._hook, present=present, cache_dir=cache_dir), cache_dir
+        present, cache_dir = self._mounts(number)
+        extras = msgspec.structs.replace(self._listing, strategies=())
+        beside = listing_edits((), extras, present=frozenset(), response="")
+        return beside.plus(anonymous_edits(self._hook, present=present, cache_dir=cache_dir)), cache_dir
+
+    def _specific_edits(self, number: int, waiting: Waiting, cards: Sequence[Card]) -> tuple[ContainerEdits, str]:
+        """One container's own answer: its devices by every strategy, its limits, the library."""
+        present, cache_dir = self._mounts(number)
+        nodes = (*CONTROL_NODES, *(card.node for card in cards), *(f"{IMEX_FOLDER}/channel{n}" for n in self._listing.imex))
+        listed = listing_edits(
+            cards,
+            self._listing,
+            present=frozenset(node for node in nodes if node and Path(node).exists()),
+            response=str(uuid4()),
+            cdi_extras=[extra for extra in self._listing.extras if self._cdi is not None and extra in self._cdi.kinds],
+        )
+        return reserved_edits(waiting.shares, self._hook, present=present, cache_dir=cache_dir).plus(listed), cache_dir
+
+    def _mounts(self, number: int) -> tuple[frozenset[str], str]:
+        present = self._present()
+        return present, self._caches.make(number) if present else ""
 
 
 async def run_agent(agent: Agent, stop: anyio.Event) -> None:
@@ -179,45 +256,3 @@ async def run_agent(agent: Agent, stop: anyio.Event) -> None:
         tasks.start_soon(agent.run)
         await stop.wait()
         tasks.cancel_scope.cancel()
-
-
-def _facts(settings: AgentSettings, node_uid: str, boot_id: str, version: str) -> NodeFacts:
-    return NodeFacts(
-        node=settings.node_name,
-        node_uid=node_uid,
-        boot_id=boot_id,
-        version=version,
-        numa_to_kubelet=settings.numa_to_kubelet,
-    )
-
-
-def _hook(settings: AgentSettings) -> HookSettings:
-    return HookSettings(
-        root=settings.hook_path,
-        library=settings.library_file,
-        log_level=settings.library_log_level,
-        oversubscribe=settings.memory_scaling > 1,
-        disable_core_limit=settings.disable_core_limit,
-    )
-
-
-def _node_config(settings: AgentSettings) -> NodeConfig:
-    return NodeConfig(
-        split_count=settings.split_count,
-        memory_scaling=settings.memory_scaling,
-        core_scaling=settings.core_scaling,
-        mode=settings.mode,
-        preconfigured_memory=MiB(settings.preconfigured_memory_mib),
-        exclude_uuids=frozenset(_words(settings.exclude_uuids)),
-        exclude_indexes=frozenset(_index(word) for word in _words(settings.exclude_indexes)),
-    )
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _index(word: str) -> int:
-    if not word.isdecimal():
-        raise InvalidInput("agent.exclude_indexes", word, "must be a card's index")
-    return int(word)

@@ -68,6 +68,10 @@ class Board:
             self._offers[uuid] = msgspec.structs.replace(offer, healthy=healthy)
             self._ring()
 
+    def again(self) -> None:
+        """Something that is read beside the board has changed: every reader looks once more."""
+        self._ring()
+
     def watch(self) -> Watch:
         made = Watch(self)
         self._watches.add(made)

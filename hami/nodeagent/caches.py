@@ -34,12 +34,23 @@ class CacheFolders:
         """Remove folders that no container holds and that are past the time in which one may still come to hold them."""
         removed = 0
         for folder in self._folders():
-            if str(folder) not in used and time.time() - folder.stat().st_mtime > GRACE_S:
+            if str(folder) not in used and time.time() - _made_at(folder) > GRACE_S:
                 shutil.rmtree(folder, ignore_errors=True)
                 removed += 1
         return removed
 
     def _folders(self) -> list[Path]:
-        if not self._root.is_dir():
+        """None where the folder is missing or cannot be read: usage figures are not worth a failure."""
+        try:
+            found = list(self._root.iterdir())
+        except OSError:
             return []
-        return [path for path in self._root.iterdir() if path.name.startswith(PREFIX) and path.name[len(PREFIX) :].isdecimal()]
+        return [path for path in found if path.name.startswith(PREFIX) and path.name[len(PREFIX) :].isdecimal()]
+
+
+def _made_at(folder: Path) -> float:
+    """Now, for one that somebody else has just removed."""
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return time.time()

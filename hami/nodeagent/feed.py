@@ -6,8 +6,8 @@ from typing import Final, Protocol
 import anyio
 import msgspec
 
-from hami.domain.allocation import Phase, PodOwner, Reservation
-from hami.domain.errors import StoreUnavailable
+from hami.domain.allocation import Phase, PodOwner, Reservation, shares_of
+from hami.domain.errors import StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
 from hami.events.catalog.allocation import (
     AllocationBound,
@@ -35,10 +35,14 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class ReservationBook:
-    """The node's live reservations as the log tells them."""
+    """The node's live reservations as the log tells them. `read`: all that the feed held at the start is in."""
 
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
+        self.read = False
+
+    def has(self, reservation: str) -> bool:
+        return reservation in self._known
 
     def add(self, reservation: Reservation) -> None:
         self._known[reservation.id] = Known(reservation, Phase.RESERVED)
@@ -62,6 +66,22 @@ class ReservationBook:
 
     def _newest_first(self) -> Iterator[Reservation]:
         return (known.reservation for known in reversed(self._known.values()) if isinstance(known.reservation.owner, PodOwner))
+
+    def bound_pods(self) -> tuple[Reservation, ...]:
+        """Bound and not ended, oldest first."""
+        return tuple(
+            known.reservation
+            for known in self._known.values()
+            if known.phase is Phase.BOUND and isinstance(known.reservation.owner, PodOwner)
+        )
+
+    def tenants(self, uuid: str) -> tuple[str, ...]:
+        """Uids of the owners that hold a share of a card and may be running."""
+        return tuple(
+            known.reservation.owner.uid
+            for known in self._known.values()
+            if known.phase is Phase.BOUND and any(share.uuid == uuid for share in shares_of(known.reservation.containers))
+        )
 
     def likely_cards(self, size: int, served: Callable[[str, str], bool]) -> tuple[str, ...]:
         """The cards of a bound container of that size which has not been served yet: a hint, right or not."""
@@ -112,15 +132,16 @@ class FeedReader:
         self._on_reservation = on_reservation
 
     async def run(self) -> None:
-        """For ever. With the store away nothing new is known; what is known stays."""
+        """For ever. With the store away, or not to be used, nothing new is known; what is known stays."""
         at = START
         while True:
             try:
                 async for batch in self._feed.tail(at):
+                    self._book.read = self._book.read or not batch
                     for entry, envelope in batch:
                         self._on(envelope.id, decode_event(envelope))
                         at = entry
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoreUnsafe) as error:
                 log.warning("feed not readable", error=str(error))
                 await anyio.sleep(RETRY_S)
 

@@ -17,8 +17,19 @@ from hami.events.catalog.device import DeviceHealthChanged, FaultObserved
 from hami.events.catalog.device import FaultKind as EventKind
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.board import Board
-from hami.nodeagent.decide.faults import CardHealth, Fault, FaultKind, HealthTransition, Observation
-from hami.nodeagent.decide.health import HealthPolicy, acknowledge, kubelet_healthy, observe, reaches_node, recover
+from hami.nodeagent.decide.counters import remembered, shown
+from hami.nodeagent.decide.faults import CardHealth, Counters, Fault, FaultKind, HealthTransition, Observation
+from hami.nodeagent.decide.health import (
+    HealthPolicy,
+    acknowledge,
+    hangs_library,
+    kubelet_healthy,
+    observe,
+    reaches_linked,
+    reaches_node,
+    recover,
+)
+from hami.nodeagent.decide.topology import linked
 from hami.nodeagent.ports import Publisher
 from hami.nodeagent.state import StateFile
 from hami.telemetry import get_logger
@@ -39,6 +50,11 @@ _EVENT_KIND: Final[dict[FaultKind, EventKind]] = {
     FaultKind.RECOVERY_ACTION: EventKind.RECOVERY_ACTION,
     FaultKind.RESET_REQUIRED: EventKind.RECOVERY_ACTION,
     FaultKind.UNREACHABLE: EventKind.PROBE,
+    FaultKind.ECC_UNCORRECTED: EventKind.ECC,
+    FaultKind.SRAM_THRESHOLD: EventKind.ECC,
+    FaultKind.ROW_REMAPPED: EventKind.ROW_REMAP,
+    FaultKind.REMAP_PENDING: EventKind.ROW_REMAP,
+    FaultKind.UNREPAIRABLE: EventKind.ROW_REMAP,
 }
 
 
@@ -51,7 +67,10 @@ class HealthTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthWatch:
-    """Owner of the cards' health on this node. `health_of` is what registration carries."""
+    """Owner of the cards' health on this node. `health_of` is what registration carries.
+
+    `tenants`: who holds a card, as far as is known, so that a broken program is told from a broken card.
+    """
 
     def __init__(
         self,
@@ -64,10 +83,11 @@ class HealthWatch:
         boot_id: str,
         clock: Callable[[], EpochMs],
         timing: HealthTiming | None = None,
+        tenants: Callable[[str], tuple[str, ...]] = lambda _: (),
     ) -> None:
         self._backend, self._board, self._memory, self._publisher = backend, board, memory, publisher
         self._policy, self._boot_id, self._clock = policy, boot_id, clock
-        self._timing = timing or HealthTiming()
+        self._timing, self._tenants = timing or HealthTiming(), tenants
         self._unmonitored: dict[str, str] = {}
         self._nobodys: set[tuple[FaultKind, int]] = set()
 
@@ -85,20 +105,26 @@ class HealthWatch:
         if not fault.uuid:
             self._without_card(fault)
             return
+        fault = msgspec.structs.replace(fault, workloads=self._tenants(fault.uuid))
         self._decide(fault)
         if reaches_node(fault, self._policy):
             for offer in self._board.offers:
                 if offer.uuid != fault.uuid:
                     self._decide(msgspec.structs.replace(fault, uuid=offer.uuid, detail=f"seen on {fault.uuid}"))
+        elif reaches_linked(fault, self._policy):
+            for uuid in linked(self._memory.state.seen, fault.uuid):
+                self._decide(Fault(uuid=uuid, kind=FaultKind.PEER_LINK, detail=f"{fault.uuid} has a link fault"))
 
     async def probe(self, uuid: str) -> None:
         """Ask one card: its state may be a fault by itself, or the evidence that old faults are over."""
         evidence, faults = await self._backend.probe(uuid)
+        faults = (*faults, *shown(uuid, self._card(uuid).counters, evidence.counters))
         for fault in faults:
             self.report(fault)
+        self._count(uuid, evidence.counters)
         if evidence.probe_passed and self._card(uuid).unreachable:
             self.report(Fault(uuid=uuid, kind=FaultKind.ANSWERS_AGAIN))
-        if not faults:
+        if not faults and uuid not in self._unmonitored:
             card, proof = self._card(uuid), msgspec.structs.replace(evidence, boot_id=self._boot_id)
             self._tell(card, recover(card, proof, self._policy, now=self._clock()), None)
 
@@ -161,7 +187,12 @@ class HealthWatch:
     async def _library_failed(self, why: str) -> None:
         """Nothing is known of any card then. That is no fault of theirs, and no proof of health either."""
         log.warning("device library failed", error=why)
+        hung = next((uuid for uuid, card in self._memory.state.cards.items() if hangs_library(card)), "")
         for offer in self._board.offers:
+            if hung:
+                self._decide(
+                    Fault(uuid=offer.uuid, kind=FaultKind.GPU_UNAVAILABLE, detail=f"library hangs since {hung} failed")
+                )
             self.report(Fault(uuid=offer.uuid, kind=FaultKind.UNREACHABLE, detail="the device library does not answer"))
         with contextlib.suppress(DeviceUnavailable):
             await self._backend.close()
@@ -184,6 +215,13 @@ class HealthWatch:
 
     def _card(self, uuid: str) -> CardHealth:
         return self._memory.state.cards.get(uuid) or CardHealth(uuid=uuid)
+
+    def _count(self, uuid: str, now: Counters) -> None:
+        card = self._card(uuid)
+        kept = remembered(card.counters, now)
+        if kept != card.counters:
+            self._memory.state.cards[uuid] = msgspec.structs.replace(card, counters=kept)
+            self._memory.save()
 
     def _without_card(self, fault: Fault) -> None:
         """A report that no card owns up to: on record once, condemns nobody."""

@@ -60,8 +60,7 @@ class KubeletLink:
         """For ever; the server is stopped on the way out, also when cancelled."""
         try:
             while True:
-                await self._plugin.stop()
-                await self._plugin.start()
+                await self._serve()
                 ours = _identity(self._plugin.socket)
                 kubelets = await self._register()
                 await self._watch(kubelets, ours)
@@ -70,6 +69,16 @@ class KubeletLink:
             self.registered = False
             with anyio.CancelScope(shield=True):
                 await self._plugin.stop()
+
+    async def _serve(self) -> None:
+        """Until it works: the folder of sockets may be gone for a while, with the kubelet that made it."""
+        while True:
+            await self._plugin.stop()
+            try:
+                return await self._plugin.start()
+            except (OSError, RuntimeError) as error:
+                self._say(f"cannot serve on {self._plugin.socket}: {error}")
+            await anyio.sleep(self._timing.back_off_s)
 
     async def _register(self) -> tuple[int, int] | None:
         """Until it works; the answer is which kubelet.sock it was, so that a newer one is told apart."""
@@ -81,8 +90,7 @@ class KubeletLink:
                 await anyio.sleep(self._timing.poll_s)
                 continue
             if _identity(self._plugin.socket) is None:  # a starting kubelet deletes every other socket before it makes its own
-                await self._plugin.stop()
-                await self._plugin.start()
+                await self._serve()
             why = await register(
                 self._kubelet_socket, self._plugin.socket.name, self._resource, self._timing.register_timeout_s
             )

@@ -12,7 +12,9 @@ import msgspec
 
 from hami.nodeagent.board import Board, Offer, Watch
 from hami.nodeagent.decide.container import ContainerEdits
+from hami.nodeagent.decide.ordered import Refusal
 from hami.nodeagent.decide.preferred import preferred
+from hami.nodeagent.ordered import OrderedDelivery
 from hami.nodeagent.pb import deviceplugin_pb2 as pb
 
 SERVICE: Final = "v1beta1.DevicePlugin"
@@ -30,7 +32,10 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answers:
-    """What Allocate says. `edits(number)` makes one container's answer; `wanted(size)` hints which cards to prefer."""
+    """What Allocate says. `edits(number)` makes one container's answer; `wanted(size)` hints which cards to prefer.
+
+    With `ordered` each answer is a container's own, and a call that cannot be told from another's is refused.
+    """
 
     def __init__(
         self,
@@ -39,8 +44,9 @@ class Answers:
         first: int = 1,
         wanted: Callable[[int], Sequence[str]] = lambda _: (),
         on_served: Callable[[Served], None] = lambda _: None,
+        ordered: OrderedDelivery | None = None,
     ) -> None:
-        self.edits, self.wanted, self.on_served = edits, wanted, on_served
+        self.edits, self.wanted, self.on_served, self.ordered = edits, wanted, on_served, ordered
         self._next = first
 
     def number(self) -> int:
@@ -120,14 +126,28 @@ class DevicePlugin:
             answer.container_responses.add(deviceIDs=ids)
         return answer
 
-    async def allocate(self, request: pb.AllocateRequest, _context: Any) -> pb.AllocateResponse:
-        answer = pb.AllocateResponse()
+    async def allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
+        answer, given = pb.AllocateResponse(), list[Served]()
         for ask in request.container_requests:
-            number = self._answers.number()
-            edits, cache_dir = self._answers.edits(number)
+            number, ids = self._answers.number(), tuple(ask.devices_ids)
+            made = await self._one(number, ids)
+            if isinstance(made, Refusal):
+                if self._answers.ordered is not None:
+                    self._answers.ordered.take_back([each.number for each in given])
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"hami: {made.why}")
+                return answer  # not reached: abort ends the call
+            edits, cache_dir = made
             answer.container_responses.append(container_answer(edits))
-            self._answers.on_served(Served(number=number, device_ids=tuple(ask.devices_ids), cache_dir=cache_dir))
+            given.append(Served(number=number, device_ids=ids, cache_dir=cache_dir))
+        for served in given:
+            self._answers.on_served(served)
         return answer
+
+    async def _one(self, number: int, ids: Sequence[str]) -> tuple[ContainerEdits, str] | Refusal:
+        if self._answers.ordered is None:
+            return self._answers.edits(number)
+        made = await self._answers.ordered.answer(number, ids)
+        return made if isinstance(made, Refusal) else (made.edits, made.cache_dir)
 
     async def _pre_start(self, _request: pb.PreStartContainerRequest, _context: Any) -> pb.PreStartContainerResponse:
         return pb.PreStartContainerResponse()
@@ -152,4 +172,6 @@ def container_answer(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
         envs=edits.envs,
         mounts=[pb.Mount(container_path=m.container, host_path=m.host, read_only=m.read_only) for m in edits.mounts],
         devices=[pb.DeviceSpec(container_path=d.container, host_path=d.host, permissions=d.permissions) for d in edits.devices],
+        annotations=edits.annotations,
+        cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_devices],
     )

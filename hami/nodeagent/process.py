@@ -1,5 +1,7 @@
 """`hami agent`: settings in, one node's agent on real Redis out."""
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -13,37 +15,53 @@ from hami.events.outbox import MemorySpool, Outbox, Spool
 from hami.events.redis.client import Client
 from hami.events.redis.spool import SidecarSpool
 from hami.events.redis.store import RedisStore
+from hami.nodeagent.announce import NodeObject
 from hami.nodeagent.app import Agent, this_boot
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.backends.scripted import ScriptedBackend
+from hami.nodeagent.decide.listing import IMEX_FOLDER
 from hami.nodeagent.metrics import Metrics
+from hami.telemetry import get_logger
 from hami.web.health import Readiness, health_routes, metrics_route
 from hami.web.server import serve
 
+log = get_logger("agent")
 
-async def run_agent(settings: AgentSettings, redis: RedisSettings, *, node_uid: str = "", version: str = "") -> None:
+
+async def run_agent(
+    settings: AgentSettings,
+    redis: RedisSettings,
+    *,
+    node_uid: str = "",
+    version: str = "",
+    warnings: Sequence[str] = (),
+) -> None:
     """Until cancelled. The store may be away at the start, and for hours: the kubelet is served all the same."""
+    for warning in warnings:
+        log.warning("setting without effect", setting=warning)
     if not await anyio.Path(settings.kubelet_dir).is_dir():
         raise InvalidInput("agent.kubelet_dir", settings.kubelet_dir, "no such folder: mount the kubelet's device-plugins here")
-    backend = _backend(settings)
+    _require_channel(settings)
+    backend = backend_of(settings)
     central = _client(redis, redis.url)
-    sidecar = _client(redis, settings.sidecar_url) if settings.sidecar_url else None
+    sidecar = _client(redis, settings.sidecar_url, setting="agent.sidecar_url") if settings.sidecar_url else None
     spool: Spool = MemorySpool() if sidecar is None else SidecarSpool(sidecar)
     store = RedisStore(central)
     epochs = EpochFile(Path(settings.state_dir) / "epoch")
     outbox = Outbox(settings.node_name, store.inbox(settings.node_name), spool, epochs.next, limit=settings.outbox_limit)
-    agent = Agent(
-        settings,
-        backend,
-        outbox,
-        store.feed(settings.node_name),
-        store.leases,
-        node_uid=node_uid,
-        boot_id=this_boot(),
-        version=version,
-    )
     try:
-        async with anyio.create_task_group() as tasks:
+        async with _node_object(settings) as node_object, anyio.create_task_group() as tasks:
+            agent = Agent(
+                settings,
+                backend,
+                outbox,
+                store.feed(settings.node_name),
+                store.leases,
+                node_uid=node_uid,
+                boot_id=this_boot(),
+                version=version,
+                node_object=node_object,
+            )
             tasks.start_soon(outbox.run)
             if isinstance(backend, ScriptedBackend):
                 tasks.start_soon(backend.follow)
@@ -56,24 +74,48 @@ async def run_agent(settings: AgentSettings, redis: RedisSettings, *, node_uid: 
                 await client.close()
 
 
+@asynccontextmanager
+async def _node_object(settings: AgentSettings) -> AsyncIterator[NodeObject | None]:
+    """The Kubernetes API, for whoever wants HAMi's annotations; without them the agent needs no API at all."""
+    if not settings.register_annotation:
+        yield None
+        return
+    from hami.kube.client import KubeClient  # noqa: PLC0415 - a heavy import for a few agents
+
+    client = KubeClient.from_kubeconfig(settings.kubeconfig) if settings.kubeconfig else KubeClient.in_cluster()
+    async with client as api:
+        yield api
+
+
+def _require_channel(settings: AgentSettings) -> None:
+    channel = Path(f"{IMEX_FOLDER}/channel0")
+    if settings.imex_required and settings.imex_channels and not channel.exists():
+        raise InvalidInput("agent.imex_required", str(channel), "the IMEX channel has no device node on this machine")
+
+
 def _endpoint(agent: Agent, outbox: Outbox) -> Starlette:
     metrics = Metrics()
     frozen = metrics.before(lambda: outbox.state, lambda: agent.board.offers)
-    offers = {"devices": lambda: "" if agent.board.offers else "no device is offered to the kubelet yet"}
-    return Starlette(routes=[*health_routes(Readiness(offers)), metrics_route(metrics.registry, before=frozen)])
+    checks = {
+        "devices": lambda: "" if agent.board.offers else "no device is offered to the kubelet yet",
+        "state": lambda: agent.memory.trouble,
+    }
+    return Starlette(routes=[*health_routes(Readiness(checks)), metrics_route(metrics.registry, before=frozen)])
 
 
-def _client(redis: RedisSettings, url: str) -> Client:
+def _client(redis: RedisSettings, url: str, *, setting: str = "redis.url") -> Client:
     return Client(
         url,
         partition=redis.partition,
         command_timeout_s=redis.command_timeout_s,
         block_s=redis.block_s,
         connect_timeout_s=redis.connect_timeout_s,
+        setting=setting,
     )
 
 
-def _backend(settings: AgentSettings) -> DeviceBackend:
+def backend_of(settings: AgentSettings) -> DeviceBackend:
+    """The device library that the settings name; not opened yet. Raises InvalidInput."""
     if settings.backend == "simulated":
         if not settings.simulated_devices:
             raise InvalidInput("agent.simulated_devices", "", "backend `simulated` needs a file of devices")

@@ -1,11 +1,11 @@
 """Telling the cluster which devices this node has: at the start and on change, never on a timer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 import msgspec
 
-from hami.domain.cluster import Delivery
+from hami.domain.cluster import Delivery, Visible
 from hami.domain.device import Device, Health
 from hami.domain.errors import DeviceUnavailable
 from hami.events.catalog.device import DeviceClearRequested
@@ -31,6 +31,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str = ""
     version: str = ""
     delivery: Delivery = Delivery.IDENTITY
+    visible: Visible = Visible.UUID
     numa_to_kubelet: bool = False
     """Whether the kubelet is told the cards' NUMA nodes (its topology manager then counts them in)."""
 
@@ -48,9 +49,11 @@ class Registrar:
         health: HealthWatch,
         config: NodeConfig,
         facts: NodeFacts,
+        on_look: Callable[[Sequence[Device], str], None] = lambda _cards, _driver: None,
     ) -> None:
         self._backend, self._board, self._memory, self._publisher = backend, board, memory, publisher
         self._health, self._config, self._facts = health, config, facts
+        self._on_look = on_look
         self._told = False
         self._left_out: dict[str, str] = {}
 
@@ -86,6 +89,7 @@ class Registrar:
         found = await self._backend.inventory()
         offered = device_set(self._with_missing(found), self._config, self._remembered())
         self._say_left_out(offered.left_out)
+        self._on_look(offered.devices, found.driver)
         self._board.show(self._offer(device) for device in offered.devices)
         if not self._told or differs(self._memory.state.told, offered):
             self._tell(offered)
@@ -98,6 +102,7 @@ class Registrar:
                 await self.look()
             except DeviceUnavailable as error:
                 log.warning("no inventory", error=str(error))
+            self._memory.retry()
             await anyio.sleep(every_s)
 
     def _with_missing(self, found: Inventory) -> list[Device]:
@@ -124,12 +129,14 @@ class Registrar:
             node_uid=self._facts.node_uid,
             boot_id=self._facts.boot_id,
             delivery=self._facts.delivery,
+            visible=self._facts.visible,
             agent_version=self._facts.version,
         )
         self._publisher.publish(event, subject=self._facts.node)
         self._told = True
         self._memory.state.told = offered.devices
         self._memory.save()
+        self._board.again()
         log.info("registered with the cluster", devices=len(offered.devices), digest=offered.digest)
 
     def _say_left_out(self, left_out: dict[str, str]) -> None:

@@ -66,10 +66,11 @@ class LiveView:
         confirm_every_s: float = 1.0,
         retry_s: float = 0.5,
         fold: str = FOLD,
+        rewinds: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log, self._checkpoints, self._clock = log, checkpoints, clock
-        self._incarnation, self._fold = incarnation, fold
+        self._incarnation, self._fold, self._rewinds = incarnation, fold, rewinds
         self._on_change = on_change
         self._every, self._confirm_every_s, self._retry_s = checkpoint_every, confirm_every_s, retry_s
         self._state = new_cluster()
@@ -184,9 +185,12 @@ class LiveView:
         scope.cancel()
 
     async def _judge(self, failure: HamiError) -> None:
-        """Where the log no longer holds our place, a checkpoint may; where it does, what follows is wrong: that is the end."""
+        """Where the log no longer holds our place, a checkpoint may; where it does, what follows is wrong: that is the end.
+
+        With `rewinds=False` both are: who decides by this view must first ask the world what the log forgot.
+        """
         position, previous = self._state.position, self._state.previous
-        if await self._patiently(lambda: stands(self._log, position, previous)):
+        if not self._rewinds or await self._patiently(lambda: stands(self._log, position, previous)):
             self._break(failure)
         else:
             _log.warning("view.log_rewritten", why=str(failure))

@@ -9,7 +9,7 @@ import msgspec
 
 from hami.domain.errors import InvalidInput
 from hami.domain.pod import ObjectMeta, Pod
-from hami.scheduler.wire import invalid
+from hami.scheduler.wire import UNREADABLE, invalid
 
 VERSIONS: Final = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
@@ -68,7 +68,7 @@ def decode_review(body: bytes) -> Review:
     """Raises InvalidInput."""
     try:
         review = _review.decode(body)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNREADABLE as error:
         raise invalid(body, error) from error
     if review.api_version not in VERSIONS:
         raise InvalidInput("apiVersion", review.api_version, f"must be one of {', '.join(VERSIONS)}")
@@ -96,7 +96,7 @@ def decode_binding(raw: msgspec.Raw, place: str) -> Binding | None:
 def _decoded(decoder: "msgspec.json.Decoder[Any]", raw: msgspec.Raw, place: str) -> Any:
     try:
         return decoder.decode(raw)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNREADABLE as error:
         raise invalid(bytes(raw), error, place) from error
 
 

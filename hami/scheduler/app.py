@@ -26,6 +26,7 @@ from hami.events.catalog.governance import PolicyChanged
 from hami.events.ingester import Ingester
 from hami.events.log import Draft
 from hami.events.redis.client import Client
+from hami.events.redis.log import RedisLog
 from hami.events.redis.meta import startup_check
 from hami.events.redis.store import RedisStore
 from hami.events.writer import EventWriter
@@ -128,6 +129,7 @@ async def run_scheduler(
 
     `listening` gets the URL of extender and webhook once it is bound, `ready` the same once the scheduler is ready.
     """
+    memory.begin()
     config = await anyio.to_thread.run_sync(read_device_config, settings.device_config)
     async with KubeClient(_access(settings)) as api:
         front = Front(settings, config, api)
@@ -193,7 +195,10 @@ async def _run_core(front: Front, redis: RedisSettings, ready: Callable[[], None
             _log.warning("store", warning=warning)
         # 2. The parts, and what they share.
         store = RedisStore(client, incarnation=found.meta.incarnation)
-        core = await _build(front, store, found.meta.incarnation)
+        durable = redis.durability == "prod" and found.waitaof
+        if redis.durability == "prod" and not found.waitaof:
+            _log.warning("store", warning="it has no WAITAOF (7.2+): decisions are not waited for on disk", server=found.server)
+        core = await _build(front, store, found.meta.incarnation, durable=durable)
         jobs = Jobs(core)
         try:
             async with anyio.create_task_group() as tasks:
@@ -302,10 +307,12 @@ def _loops(core: Core, inventory: Inventory, jobs: Jobs) -> Mapping[str, Callabl
     }
 
 
-async def _build(front: Front, store: RedisStore, incarnation: str) -> Core:
+async def _build(front: Front, store: RedisStore, incarnation: str, *, durable: bool) -> Core:
+    """`durable`: decisions are answered once they are in the append-only file; what the loops write is not worth the wait."""
     settings = front.settings
     name = f"scheduler-{settings.id or socket.gethostname()}"
-    writer = EventWriter(store.log, name, retry_for_s=DECISION_RETRY_S)
+    decisions = RedisLog(store.client, incarnation=incarnation, durable=durable)
+    writer = EventWriter(decisions, name, retry_for_s=DECISION_RETRY_S)
     loop_writer = EventWriter(store.log, f"{name}-loops")
     await writer.start()
     await loop_writer.start()
@@ -319,6 +326,7 @@ async def _build(front: Front, store: RedisStore, incarnation: str) -> Core:
         incarnation=incarnation,
         on_change=feed.changed,
         checkpoint_every=settings.checkpoint_every,
+        rewinds=False,
         confirm_every_s=min(1.0, settings.max_staleness_s / 4),
     )
     return Core(

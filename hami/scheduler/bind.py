@@ -22,6 +22,7 @@ from hami.events.log import Draft, Fence
 from hami.kube.results import AlreadyBound, BindResult, Bound, Refused
 from hami.scheduler import texts
 from hami.scheduler.core import CATCH_UP_S, Core, Decision, at_versions
+from hami.scheduler.decide.refusals import still_stands
 from hami.scheduler.decide.reserve import binding_annotations
 from hami.scheduler.events_out import About
 from hami.scheduler.late import Late
@@ -93,6 +94,8 @@ class Bind:
             held = await self._alive(core, args)
             # 6. From here on the devices stay held, whatever becomes of the Binding.
             if held.phase is Phase.RESERVED:
+                if not still_stands(held.reservation, core.view.snapshot().nodes.get(args.node)):
+                    raise _Stop(texts.DEVICES_GONE)
                 held = await self._write_bound(core, args, fence)
             # 7. What must exist on the node first.
             held = await self._prepared(core, args, held)

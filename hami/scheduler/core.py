@@ -25,13 +25,16 @@ from hami.scheduler.decide.policies import SchedulingPolicy
 from hami.scheduler.events_out import EventsOut
 from hami.scheduler.metrics import Metrics
 from hami.scheduler.notes import Notes
+from hami.telemetry import get_logger
 from hami.vendors.vendor import Vendor
 from hami.web.health import Readiness
 
 CATCH_UP_S: Final = 2.0
 """How long one wait for the view to reach the head may take."""
 
+MOST_CONFLICTS: Final = 20
 _RETRY_S: Final = 0.5
+_log = get_logger("scheduler")
 
 Decision = tuple[Sequence[Draft], Mapping[str, int]]
 """Events and the versions they rest on."""
@@ -130,8 +133,10 @@ class Core:
         """Write what the loops found out, however long the store is away. None when there is nothing (left) to write.
 
         The decision is taken again on a newer view whenever another replica was first: mostly it then finds nothing to do.
+        One that never gets through is left to the next comparison with the API.
         """
-        while True:
+        conflicts = 0
+        while conflicts < MOST_CONFLICTS:
             try:
                 found = decision(self.view.snapshot())
                 if found is None or not found[0]:
@@ -140,6 +145,7 @@ class Core:
                 appended = await self.loop_writer.append(drafts, expected=expected)
                 await self.view.wait_for(appended.positions[-1], timeout=CATCH_UP_S)
             except Conflict:
+                conflicts += 1
                 self.metrics.conflicts.labels(what).inc()
                 await self._patiently_catch_up()
             except StoreUnavailable:
@@ -147,6 +153,8 @@ class Core:
                 await self._patiently_catch_up()
             else:
                 return appended
+        _log.warning("decision given up after conflicts", by=what, conflicts=conflicts)
+        return None
 
     async def _patiently_catch_up(self) -> None:
         while True:

@@ -17,7 +17,7 @@ from hami.scheduler.core import Core
 from hami.scheduler.decide.place import Unschedulable, place_exactly
 from hami.scheduler.decide.policies import SchedulingPolicy
 from hami.scheduler.wire import ExtenderArgs, FilterResult, NodeList, decode_node
-from hami.vendors.registers import decode_colon, decode_pair_scores, decode_register, devices_from
+from hami.vendors.registers import listed
 from hami.vendors.vendor import Vendor
 
 _CORDON: Final = "hami.io/device-cordon"
@@ -42,24 +42,18 @@ def answer(core: Core, args: ExtenderArgs, request: PodRequest, policy: Scheduli
 
 def node_state(node: Node, vendors: Sequence[Vendor]) -> NodeState:
     """What a Node object says of its devices; a register that cannot be read is passed over, as HAMi does."""
-    notes = node.metadata.notes
-    cordoned = cordoned_uuids(notes.get(_CORDON, ""))
-    devices: list[DeviceState] = []
-    for vendor in vendors:
-        text = notes.get(vendor.keys.register, "") if vendor.keys.register else ""
-        if text:
-            pairs = notes.get(vendor.keys.pair_scores, "") if vendor.keys.pair_scores else ""
-            devices += [
-                DeviceState(device=each, health=each.health, cordoned=each.uuid in cordoned)
-                for each in registered(text, pairs, vendor.word)
-            ]
+    cordoned = cordoned_uuids(node.metadata.notes.get(_CORDON, ""))
+    devices = [
+        DeviceState(device=each, health=each.health, cordoned=each.uuid in cordoned)
+        for vendor in vendors
+        for each in registered(node, vendor)
+    ]
     return NodeState(name=node.metadata.name, uid=node.metadata.uid, devices=tuple(devices))
 
 
-def registered(text: str, pairs: str, vendor: str) -> tuple[Device, ...]:
+def registered(node: Node, vendor: Vendor) -> tuple[Device, ...]:
     try:
-        wire = decode_register(text) if text.lstrip().startswith("[") else decode_colon(text)
-        return devices_from(wire, vendor, decode_pair_scores(pairs) if pairs else None)
+        return (vendor.discover or listed)(node, vendor)
     except InvalidInput:
         return ()
 

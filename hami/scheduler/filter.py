@@ -34,6 +34,9 @@ from hami.vendors.requests import pod_request
 
 BUDGET_S: Final = 4.0
 TRIES: Final = 3
+LONGEST_NAME: Final = 253
+"""Of anything in Kubernetes that has a name."""
+
 REASONS_ON_SUCCESS: Final = 256
 """Candidates up to which a success also says why the other nodes do not fit. kube-scheduler looks at reasons only when no node
 is left; for thousands of names they would cost more than the decision."""
@@ -104,6 +107,7 @@ class Filter:
             return dryrun.answer(core, args, request, policy)
         if names is None:
             raise InvalidInput("NodeNames", None, "neither Nodes nor NodeNames is given")
+        _check_owner(request)
         asked = Asked(request, policy, names, args.pod.metadata.creation_timestamp or "")
         self._remembered.put(request, policy)
         # 5. Score only, or decide and reserve.
@@ -193,6 +197,15 @@ class Filter:
         message = f"calcScore failed {policy.message} for pod {request.name}"
         core.told.filtering_error(About(request.namespace, request.name, request.uid), message)
         return FilterResult(error=message)
+
+
+def _check_owner(request: PodRequest) -> None:
+    """Devices are held in a pod's name: two pods without a uid would pass for one. Raises InvalidInput."""
+    for field, value in (("uid", request.uid), ("namespace", request.namespace), ("name", request.name)):
+        if not value:
+            raise InvalidInput(f"Pod.metadata.{field}", value, "must not be empty")
+        if len(value) > LONGEST_NAME:
+            raise InvalidInput(f"Pod.metadata.{field}", value, f"must not have more than {LONGEST_NAME} characters")
 
 
 def _already_bound(held: Allocation, names: Sequence[str]) -> FilterResult:

@@ -106,7 +106,11 @@ class Handshake:
 
 
 def differences(node: NodeState, report: HandshakeReported) -> tuple[bool, tuple[str, ...]]:
-    """(whether the device sets differ, the cards whose health does). Only the reporter's own vendor is compared."""
+    """(whether the device sets differ, the cards whose health does). Only the reporter's own vendor is compared.
+
+    A report without a vendor is an older agent's: it says nothing of health.
+    """
     own = [each for each in node.devices if report.vendor in {"", each.device.vendor}]
-    devices = tuple(each.device.uuid for each in own if each.health is not report.health.get(each.device.uuid, Health.HEALTHY))
+    said = report.health if report.vendor else {each.device.uuid: each.health for each in own}
+    devices = tuple(each.device.uuid for each in own if each.health is not said.get(each.device.uuid, Health.HEALTHY))
     return device_set_digest(each.device for each in own) != report.digest, devices

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 
 from hami.domain.cluster import ClusterSnapshot
 from hami.domain.errors import HamiError

@@ -17,15 +17,24 @@ EVERY_S: Final = 60.0
 AT_LATEST: Final = 10
 """After so many minutes without an idle moment a collection is due all the same."""
 
-_NEVER: Final = 1_000_000
+_AT_START: Final = (50_000, 50, 1_000)
+_RUNNING: Final = (700, 10, 1_000_000)
+"""Python's own for young objects; never a full collection by itself."""
+
+
+def begin() -> None:
+    """At start a replay makes hundreds of thousands of objects that stay: look for garbage among them seldom.
+
+    Not never: a scheduler may wait for its store for hours.
+    """
+    gc.set_threshold(*_AT_START)
 
 
 def settle() -> None:
     """After start: forget what is garbage, freeze the rest, hand unused memory back to the system."""
     gc.collect()
     gc.freeze()
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, _NEVER)
+    gc.set_threshold(*_RUNNING)
     _trim()
 
 

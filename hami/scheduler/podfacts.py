@@ -54,6 +54,7 @@ class Relevance:
             phase=share(pod.status.phase if pod.status is not None else ""),
             init_done=init_done(pod),
             containers=share(tuple((container.name, kind) for _, kind, container in containers_of(pod))),
+            asks=self._asks(pod),
             annotations=kept or _NO_ANNOTATIONS,
         )
 
@@ -90,7 +91,7 @@ def settle(snapshot: ClusterSnapshot, pod: PodFacts, vendors: Sequence[Vendor], 
         by_owner={} if allocation is None else {pod.uid: allocation.id},
         versions=snapshot.versions,
     )
-    actions = reconcile(narrowed, {pod.uid: pod}, vendors, now_ms=now_ms)
+    actions = reconcile(narrowed, {pod.uid: pod}, vendors, now_ms=now_ms, taken=snapshot.allocations)
     return as_decision(snapshot, pod.uid, actions) if actions else None
 
 

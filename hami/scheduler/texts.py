@@ -17,6 +17,7 @@ SLOW: Final = "hami: the decision was not written in time"
 BROKEN_PROMISE: Final = "hami: internal error, see the scheduler's log"
 
 NO_RESERVATION: Final = "hami: this pod holds no live reservation on this node"
+DEVICES_GONE: Final = "hami: a device reserved for this pod, or its node, is no longer fit for use"
 LOCK_BUSY: Final = "hami: another bind on this node is still running"
 LOCK_LOST: Final = "hami: the node lock was lost during this bind"
 BIND_UNKNOWN: Final = "hami: the Kubernetes API did not say whether the binding was written"

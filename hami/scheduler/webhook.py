@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from hami.domain.allocation import Allocation
 from hami.domain.cluster import ClusterSnapshot
 from hami.domain.errors import HamiError, InvalidInput, StoreUnavailable
+from hami.domain.pod import Pod
 from hami.scheduler.admission import (
     Binding,
     Request,
@@ -74,7 +75,9 @@ class Webhook:
 
     async def _mutate(self, review: Review, request: Request) -> bytes:
         version, uid = review.api_version, request.uid
-        # 1. Only the creation of a pod can be changed.
+        # 1. Only the creation of a pod can be changed, and of a container that joins it later.
+        if (request.operation, request.sub_resource) == ("UPDATE", "ephemeralcontainers"):
+            return self._debuggers(review, request)
         if request.operation != "CREATE" or request.sub_resource or request.resource.resource not in {"pods", ""}:
             return allowed(version, uid)
         pod = decode_pod(request.object, "request.object")
@@ -93,6 +96,10 @@ class Webhook:
                 return allowed(version, uid, message=message)
             case Admitted(patch=patch, warnings=warnings):
                 return allowed(version, uid, patch=patch, warnings=warnings)
+
+    def _debuggers(self, review: Review, request: Request) -> bytes:
+        old, new = decode_pod(request.old_object, "request.oldObject"), decode_pod(request.object, "request.object")
+        return allowed(review.api_version, request.uid, patch=admit.debuggers(old or Pod(), new or Pod()).patch)
 
     async def _validate(self, review: Review, request: Request) -> bytes:
         version, uid = review.api_version, request.uid
@@ -129,7 +136,7 @@ class Webhook:
             annotations=binding.metadata.notes,
             ours=ours,
         )
-        live = await self._live(pod_uid) if ours and pod_uid else None
+        live = await self._live(pod_uid, binding.target.name) if ours and pod_uid else None
         return validate.validate_binding(review, live, self._settings, self._control_plane)
 
     async def _bound_pod(self, request: Request, binding: Binding) -> tuple[str, bool]:
@@ -143,14 +150,14 @@ class Webhook:
             return uid, False
         return pod.metadata.uid, pod_request(pod, self._settings.vendors).asks_for_devices
 
-    async def _live(self, pod_uid: str) -> Allocation | None:
-        """Another replica may have reserved a moment ago: where nothing is known, the head of the log decides."""
+    async def _live(self, pod_uid: str, node: str) -> Allocation | None:
+        """Another replica may have decided a moment ago: unless the view says yes, the head of the log is asked."""
         verbs = self._door.verbs
         if verbs is None:
             raise StoreUnavailable(self._door.why_closed)
         core = verbs.core
         found = core.view.snapshot().allocation_of(pod_uid)
-        if found is None:
+        if found is None or found.reservation.node != node:
             await core.catch_up()
             found = core.view.snapshot().allocation_of(pod_uid)
         return found

@@ -15,6 +15,9 @@ from hami.domain.pod import Node, Pod
 
 T = TypeVar("T")
 
+UNREADABLE: Final = (msgspec.DecodeError, msgspec.ValidationError, RecursionError)
+"""What decoding raises for a body of any kind: broken JSON, wrong types, nesting without end."""
+
 SHOWN: Final = 120
 """Characters of a malformed body that an error shows."""
 
@@ -125,7 +128,7 @@ def decode_preemption(body: bytes) -> PreemptionArgs:
 def decode_node(raw: msgspec.Raw, place: str) -> Node:
     try:
         return _node.decode(raw)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNREADABLE as error:
         raise invalid(bytes(raw), error, place) from error
 
 
@@ -144,7 +147,7 @@ class NodeNames:
             return self._known[key]
         try:
             names = _names.decode(key)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        except UNREADABLE as error:
             raise invalid(key, error, "NodeNames") from error
         self._known[key] = names
         if len(self._known) > self._keep:
@@ -159,7 +162,7 @@ def encode(answer: Any) -> bytes:
 def _read(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNREADABLE as error:
         raise invalid(body, error) from error
 
 
@@ -190,6 +193,6 @@ def _value_at(body: bytes, path: str) -> object:
         here: Any = msgspec.json.decode(body)
         for key, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
             here = here[int(index)] if index else here[key]
-    except (msgspec.DecodeError, KeyError, IndexError, TypeError):
+    except (*UNREADABLE, KeyError, IndexError, TypeError):
         return start
     return here

@@ -10,14 +10,17 @@ _NOT_IGNORED = {"matchExpressions": [{"key": IGNORE_LABEL, "operator": "NotIn", 
 
 
 def mutating(url: str, authority_pem: str) -> dict[str, Any]:
-    """Prepares pods at creation. `Ignore`: a cluster without hami can still create pods; an unprepared one sees no device."""
+    """Prepares pods at creation, and debug containers that join them.
+
+    `Ignore`: a cluster without hami can still create pods; an unprepared one sees no device.
+    """
     return {
         "metadata": {"name": "hami-mutate"},
         "webhooks": [
             {
                 "name": "mutate.hami.io",
                 "clientConfig": _client(f"{url}/mutate", authority_pem),
-                "rules": [_rule(["CREATE"], ["pods"])],
+                "rules": [_rule(["CREATE"], ["pods"]), _rule(["UPDATE"], ["pods/ephemeralcontainers"])],
                 "namespaceSelector": _NOT_IGNORED,
                 "objectSelector": _NOT_IGNORED,
                 "failurePolicy": "Ignore",
@@ -32,9 +35,11 @@ def mutating(url: str, authority_pem: str) -> dict[str, Any]:
 
 
 def validating(url: str, authority_pem: str) -> dict[str, Any]:
-    """Guards what was prepared. `Fail`: nobody edits a reserved key or binds a GPU pod while hami cannot look.
+    """Guards what was prepared.
 
-    Bindings carry no labels, so their rule stands apart and looks at all of them.
+    `Fail` for pods of ours: nobody edits a reserved key while hami cannot look. `Ignore` for Bindings, which carry no labels
+    and whose rule therefore sees every pod of the cluster, and for status writes, which a kubelet must be able to make: what
+    slips through while hami is away shows no device (docs/adr/0020). The namespace that hami runs in carries the ignore label.
     """
     common = {
         "clientConfig": _client(f"{url}/validate", authority_pem),
@@ -44,6 +49,7 @@ def validating(url: str, authority_pem: str) -> dict[str, Any]:
         "timeoutSeconds": 10,
         "admissionReviewVersions": ["v1"],
     }
+    yielding = {"failurePolicy": "Ignore", "timeoutSeconds": 5}
     ours = {"matchLabels": {identity.LABEL: identity.LABEL_VALUE}}
     return {
         "metadata": {"name": "hami-validate"},
@@ -54,7 +60,20 @@ def validating(url: str, authority_pem: str) -> dict[str, Any]:
                 "objectSelector": ours,
                 **common,
             },
-            {"name": "bindings.validate.hami.io", "rules": [_rule(["CREATE"], ["pods/binding"])], **common},
+            {
+                "name": "status.validate.hami.io",
+                "rules": [_rule(["UPDATE"], ["pods/status"])],
+                "objectSelector": ours,
+                **common,
+                **yielding,
+            },
+            {
+                "name": "bindings.validate.hami.io",
+                "rules": [_rule(["CREATE"], ["pods/binding", "bindings"])],
+                "namespaceSelector": _NOT_IGNORED,
+                **common,
+                **yielding,
+            },
         ],
     }
 

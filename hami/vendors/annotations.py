@@ -136,7 +136,7 @@ def decode_mig(text: str) -> tuple[MigEntry, ...]:
         return ()
     try:
         raw = _MIG.decode(text) or []
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidInput("MIG allocations", text, str(error)) from None
     seen: set[tuple[int, int]] = set()
     found = []

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -43,10 +43,98 @@ class NvidiaConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_numa_topology: bool = msgspec.field(name="enableNumaTopology", default=False)
 
 
+_NAMES: Final = {
+    "count": "resourceCountName",
+    "memory": "resourceMemoryName",
+    "cores": "resourceCoreName",
+    "memory_factor": "memoryFactor",
+}
+
+
+class CambriconConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
+    """Section `cambricon`."""
+
+    count: str = ""
+    memory: str = ""
+    cores: str = ""
+
+
+class HygonConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
+    """Section `hygon`."""
+
+    count: str = ""
+    memory: str = ""
+    cores: str = ""
+    memory_factor: int = 1
+
+
+class IluvatarConfig(msgspec.Struct, frozen=True, kw_only=True, rename={**_NAMES, "word": "commonWord"}):
+    """One entry of the section `iluvatars`: one chip."""
+
+    word: str
+    count: str
+    memory: str = ""
+    cores: str = ""
+
+
+class AmdConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
+    """Section `amd`."""
+
+    count: str = ""
+    memory: str = ""
+    cores: str = ""
+
+
+class BirenConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
+    """Section `biren`."""
+
+    count: str = ""
+
+
+class VastaiConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
+    """Section `vastai`."""
+
+    count: str = ""
+
+
+class MthreadsConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
+    """Section `mthreads`."""
+
+    count: str = ""
+    memory: str = ""
+    cores: str = ""
+
+
+class NeuronConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
+    """Section `awsneuron`."""
+
+    count: str = ""
+    cores: str = ""
+
+
 class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole file. Sections of vendors that are not built in yet are kept out of sight, not refused."""
+    """The whole file; its defaults, for want of a file, are those of HAMi's chart.
+
+    An empty count name sells nothing. Sections of vendors that are not built in are kept out of sight, not refused.
+    """
 
     nvidia: NvidiaConfig = NvidiaConfig()
+    cambricon: CambriconConfig = CambriconConfig(
+        count="cambricon.com/vmlu", memory="cambricon.com/mlu.smlu.vmemory", cores="cambricon.com/mlu.smlu.vcore"
+    )
+    hygon: HygonConfig = HygonConfig(count="hygon.com/dcunum", memory="hygon.com/dcumem", cores="hygon.com/dcucores")
+    iluvatars: tuple[IluvatarConfig, ...] = ()
+    mthreads: MthreadsConfig = MthreadsConfig(
+        count="mthreads.com/vgpu", memory="mthreads.com/sgpu-memory", cores="mthreads.com/sgpu-core"
+    )
+    awsneuron: NeuronConfig = NeuronConfig(count="aws.amazon.com/neuron", cores="aws.amazon.com/neuroncore")
+    amd: AmdConfig = AmdConfig(count="amd.com/gpu", memory="amd.com/gpumem", cores="amd.com/gpucores")
+    vastai: VastaiConfig = VastaiConfig(count="vastaitech.com/va")
+    biren: BirenConfig = BirenConfig(count="birentech.com/gpu")
+
+
+_OPTIONAL: Final = ("cambricon", "hygon", "mthreads", "awsneuron", "amd", "vastai", "biren")
+"""Sections that sell nothing where a file leaves them out, and nothing of what they leave out, as in HAMi."""
 
 
 def device_config(raw: Mapping[str, object]) -> DeviceConfig:
@@ -54,12 +142,16 @@ def device_config(raw: Mapping[str, object]) -> DeviceConfig:
     if not any(raw.values()):
         raise InvalidInput("device-config", dict(raw), "all configurations are empty")
     try:
-        config = msgspec.convert(raw, DeviceConfig, strict=False)
+        sections: dict[str, object] = {name: {} for name in _OPTIONAL}
+        sections |= {name: section for name, section in raw.items() if section is not None}
+        config = msgspec.convert(sections, DeviceConfig, strict=False)
     except msgspec.ValidationError as error:
         why, _, where = str(error).partition(" - at `$.")
         path = where.removesuffix("`")
         raise InvalidInput(f"device-config: {path}" if path else "device-config", _value_at(raw, path), why) from None
     _check(config.nvidia)
+    if config.hygon.memory_factor < 0:
+        raise InvalidInput("device-config: hygon.memoryFactor", config.hygon.memory_factor, "must not be negative")
     return config
 
 

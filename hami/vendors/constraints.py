@@ -19,6 +19,12 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     nouse_uuids: tuple[str, ...] | None = None
     mode: str | None = None
     numa_bind: bool = False
+    notes: tuple[tuple[str, str], ...] = ()
+    """Further annotations that the vendor's checks read, those of them that the pod has."""
+
+    def note(self, key: str) -> str:
+        """Such an annotation, empty where the pod has none."""
+        return next((value for name, value in self.notes if name == key), "")
 
     def type_fits(self, model: str, mode: str) -> bool:
         """By case-insensitive substring of the model; a refusal wins over a wish. A device without a mode has any mode."""
@@ -36,20 +42,46 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
         return self.use_uuids is None or uuid in self.use_uuids
 
     @property
+    def about_types(self) -> bool:
+        return self.use_types is not None or self.nouse_types is not None or self.mode is not None
+
+    @property
+    def about_uuids(self) -> bool:
+        return self.use_uuids is not None or self.nouse_uuids is not None
+
+    @property
     def mig_welcome(self) -> bool:
         return self.mode is None or "mig" in self.mode
 
 
 def wishes_of(annotations: Mapping[str, str], vendor: Vendor) -> Wishes:
     keys = vendor.keys
+    use = _words(annotations, keys.use_uuid)
+    nouse = _words(annotations, keys.nouse_uuid)
+    for use_key, nouse_key in keys.more_uuids:
+        use = _both(use, _words(annotations, use_key))
+        further = _words(annotations, nouse_key)
+        nouse = further if nouse is None else (*nouse, *(further or ()))
     return Wishes(
         use_types=_words(annotations, keys.use_type, lower=True),
         nouse_types=_words(annotations, keys.nouse_type, lower=True),
-        use_uuids=_words(annotations, keys.use_uuid),
-        nouse_uuids=_words(annotations, keys.nouse_uuid),
+        use_uuids=use,
+        nouse_uuids=nouse,
         mode=annotations.get(keys.mode) if keys.mode else None,
-        numa_bind=bool(keys.numa_bind) and annotations.get(keys.numa_bind, "") in _TRUE,
+        numa_bind=wants_numa(annotations, vendor),
+        notes=tuple((key, annotations[key]) for key in vendor.pod_keys if key in annotations),
     )
+
+
+def wants_numa(annotations: Mapping[str, str], vendor: Vendor) -> bool:
+    return bool(vendor.keys.numa_bind) and annotations.get(vendor.keys.numa_bind, "") in _TRUE
+
+
+def _both(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """A card has to be in both lists."""
+    if one is None or other is None:
+        return one if other is None else other
+    return tuple(word for word in one if word in other)
 
 
 def _words(annotations: Mapping[str, str], key: str, *, lower: bool = False) -> tuple[str, ...] | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from hami.domain.allocation import ContainerShares, DeviceShare
+from hami.domain.cluster import Visible
 
 LABEL: Final = "hami.io/managed"
 LABEL_VALUE: Final = "true"
@@ -21,9 +22,15 @@ BIND_TIME: Final = "hami.io/bind-time"
 CONTAINER_PREFIX: Final = "container.hami.io/"
 
 VISIBLE_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
+NO_DEVICE: Final = "void"
+NO_DEVICES: Final = frozenset({"", NO_DEVICE, "none"})
+"""Values of VISIBLE_ENV that show no device."""
+
 MEMORY_ENV: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 CORES_ENV: Final = "CUDA_DEVICE_SM_LIMIT"
 RESERVATION_ENV: Final = "HAMI_RESERVATION"
+
+LIST_IN_MOUNTS: Final = "/var/run/nvidia-container-devices"
 
 MOST_DEVICES: Final = 128
 """Devices of one container that get a limit of their own; no node has as many."""
@@ -81,14 +88,19 @@ def is_reserved(key: str, exact: frozenset[str]) -> bool:
     return key in exact or key.startswith(CONTAINER_PREFIX)
 
 
-def delivered(containers: Sequence[ContainerShares], reservation_id: str, vendor: str) -> dict[str, str]:
-    """The annotations that the references point at. A MIG instance is named once it exists, and carries no limits."""
+def delivered(
+    containers: Sequence[ContainerShares], reservation_id: str, vendor: str, visible: Visible = Visible.UUID
+) -> dict[str, str]:
+    """The annotations that the references point at. A MIG instance is named once it exists, and carries no limits.
+
+    They are needed in ordered delivery too: the pod's environment beats what the plugin answers.
+    """
     found = {RESERVATION: reservation_id}
     for container in containers:
         shares = [share for share in container.shares if share.vendor == vendor]
         if not shares:
             continue
-        found[visible_key(container.name)] = ",".join(dict.fromkeys(_visible(share) for share in shares))
+        found[visible_key(container.name)] = _list(shares, visible)
         if any(share.mig is not None for share in shares):
             continue
         for number, share in enumerate(shares[:MOST_DEVICES]):
@@ -97,6 +109,18 @@ def delivered(containers: Sequence[ContainerShares], reservation_id: str, vendor
     return found
 
 
+def _list(shares: Sequence[DeviceShare], visible: Visible) -> str:
+    match visible:
+        case Visible.MOUNTS:
+            return LIST_IN_MOUNTS
+        case Visible.NOTHING:
+            return NO_DEVICE
+        case Visible.INDEX:
+            return ",".join(dict.fromkeys(str(share.index) if share.mig is None else _visible(share) for share in shares))
+        case Visible.UUID:
+            return ",".join(dict.fromkeys(_visible(share) for share in shares))
+
+
 def _visible(share: DeviceShare) -> str:
     """A planned MIG instance has no name yet: no device until it has one (never the whole card)."""
-    return share.uuid if share.mig is None else share.mig.uuid or "void"
+    return share.uuid if share.mig is None else share.mig.uuid or NO_DEVICE

@@ -8,11 +8,15 @@ import msgspec
 
 from hami.domain.device import Device, Health, MigPlacement, MigProfile
 from hami.domain.errors import InvalidInput
+from hami.domain.pod import Node
 from hami.domain.units import CorePercent, MiB, Slots
-from hami.vendors.quantities import INT32_MAX
+from hami.vendors.quantities import INT32_MAX, as_integer
+from hami.vendors.vendor import Vendor
 
 _INT32_MIN: Final = -(2**31)
 _INT64_MAX: Final = 2**63 - 1
+MOST_CARDS: Final = 1024
+"""Cards of one vendor on one node that are counted up from a capacity."""
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
@@ -97,7 +101,7 @@ def decode_register(text: str, field: str = "register") -> list[WireDevice]:
     """Member names match in any case, later members of the same name win, unknown ones are ignored."""
     try:
         raw = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidInput(field, text, str(error)) from None
     if raw is None:
         return []
@@ -200,11 +204,16 @@ def _number(where: str, text: str, low: int = _INT32_MIN, high: int = INT32_MAX)
     return number
 
 
+def encode_pair_scores(devices: Sequence[Device]) -> str:
+    """How close each card is to each other, as HAMi writes it."""
+    return msgspec.json.encode([{"uuid": each.uuid, "score": each.pair_scores} for each in devices]).decode()
+
+
 def decode_pair_scores(text: str, field: str = "pair scores") -> dict[str, dict[str, int]]:
     """`[{"uuid":..,"score":{other: n}}]` -> uuid -> other uuid -> score."""
     try:
         raw = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidInput(field, text, str(error)) from None
     if raw is not None and not isinstance(raw, list):
         raise InvalidInput(field, text, "must be a JSON array")
@@ -217,6 +226,59 @@ def decode_pair_scores(text: str, field: str = "pair scores") -> dict[str, dict[
                 raise InvalidInput(f"{field}, device {number}, score of {other}", value, "must be a whole number")
         found[members.get("uuid", "")] = scores
     return found
+
+
+def listed(node: Node, vendor: Vendor, pairs: Mapping[str, Mapping[str, int]] | None = None) -> tuple[Device, ...]:
+    """The common way: the vendor's register annotation, a JSON array. Nothing where the node has none."""
+    text = node.metadata.notes.get(vendor.keys.register)
+    if text is None:
+        return ()
+    wire = decode_register(text, vendor.keys.register)
+    if not wire:
+        raise InvalidInput(vendor.keys.register, text, "names no device")
+    return devices_from(wire, vendor.word, pairs)
+
+
+def listed_with_all_cores(node: Node, vendor: Vendor) -> tuple[Device, ...]:
+    """As `listed`; whatever the plugin says of cores, a card has 100."""
+    return tuple(msgspec.structs.replace(each, cores=CorePercent(100)) for each in listed(node, vendor))
+
+
+def listed_by_colon(node: Node, vendor: Vendor) -> tuple[Device, ...]:
+    """The older form: devices as comma lists, ended by colons."""
+    text = node.metadata.notes.get(vendor.keys.register)
+    if text is None:
+        return ()
+    wire = decode_colon(text, vendor.keys.register)
+    if not wire:
+        raise InvalidInput(vendor.keys.register, text, "names no device")
+    return devices_from(wire, vendor.word)
+
+
+def capacity(node: Node, resource: str) -> int:
+    """What the node's status advertises of a resource, 0 where it does not. Raises InvalidInput where it is no whole number."""
+    amounts = (node.status.capacity if node.status is not None else None) or {}
+    if resource not in amounts:
+        return 0
+    number = as_integer(amounts[resource])
+    if number is None or not 0 <= number <= INT32_MAX:
+        raise InvalidInput(
+            f'status.capacity["{resource}"]', amounts[resource], "must be a whole number, not negative, within 32 bits"
+        )
+    return number
+
+
+def cards_by_capacity(node: Node, resource: str, count: int) -> range:
+    """The numbers of this many cards. Raises InvalidInput where no machine can hold them: each would become a record."""
+    if count > MOST_CARDS:
+        raise InvalidInput(
+            f'status.capacity["{resource}"]', count, f"means more than {MOST_CARDS} cards on {node.metadata.name}"
+        )
+    return range(count)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def devices_from(
@@ -247,6 +309,7 @@ def devices_from(
                 for p in each.mig_profiles
             ),
             pair_scores=dict(pairs.get(each.id, {})),
+            attributes={key: _text(value) for key, value in (each.custominfo or {}).items()},
         )
         for each in wire
     )

@@ -3,16 +3,26 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from hami.vendors import nvidia
+from hami.vendors import amd, biren, cambricon, hygon, iluvatar, mthreads, neuron, nvidia, vastai
 from hami.vendors.config import DeviceConfig
 from hami.vendors.vendor import Vendor
 
-VENDORS: Final[tuple[Callable[[DeviceConfig], Vendor], ...]] = (lambda config: nvidia.vendor(config.nvidia),)
+VENDORS: Final[tuple[Callable[[DeviceConfig], tuple[Vendor, ...]], ...]] = (
+    lambda config: (nvidia.vendor(config.nvidia),),
+    lambda config: (cambricon.vendor(config.cambricon),),
+    lambda config: (hygon.vendor(config.hygon),),
+    lambda config: (mthreads.vendor(config.mthreads),),
+    lambda config: (neuron.vendor(config.awsneuron),),
+    lambda config: (amd.vendor(config.amd),),
+    lambda config: (vastai.vendor(config.vastai),),
+    lambda config: (biren.vendor(config.biren),),
+    lambda config: tuple(iluvatar.vendor(chip) for chip in config.iluvatars),
+)
 
 
 def vendors_of(config: DeviceConfig) -> tuple[Vendor, ...]:
     """The vendors under this configuration, in registry order; one without a count resource sells nothing and is left out."""
-    return tuple(each for each in (page(config) for page in VENDORS) if each.resources.count)
+    return tuple(each for page in VENDORS for each in page(config) if each.resources.count)
 
 
 def by_word(vendors: Sequence[Vendor], word: str) -> Vendor | None:

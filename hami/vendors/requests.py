@@ -31,9 +31,9 @@ def pod_request(pod: Pod, vendors: Sequence[Vendor]) -> PodRequest:
     """
     found: list[ContainerRequest] = []
     for place, kind, container in containers_of(pod):
-        asked = (device_request(container, vendor, place) for vendor in vendors)
+        asked = [device_request(container, vendor, place) for vendor in vendors if asks(container, vendor)]
         found.append(
-            ContainerRequest(name=container.name, kind=kind, requests=tuple(each for each in asked if each is not None))
+            ContainerRequest(name=container.name, kind=kind, requests=tuple([each for each in asked if each is not None]))
         )
     meta = pod.metadata
     return PodRequest(
@@ -46,29 +46,43 @@ def pod_request(pod: Pod, vendors: Sequence[Vendor]) -> PodRequest:
     )
 
 
+def asks(container: Container, vendor: Vendor) -> bool:
+    """Does it name a resource that is a request to this vendor?"""
+    given = container.resources
+    if given is None:
+        return False
+    names = vendor.asked_by or (vendor.resources.count,)
+    sides = (given.limits,) if vendor.limits_only else (given.limits, given.requests)
+    return any(side is not None and name in side for side in sides for name in names)
+
+
 def device_request(container: Container, vendor: Vendor, place: str) -> DeviceRequest | None:
     """What this container asks of this vendor; None when it asks for no card."""
+    if vendor.ask is not None:
+        return vendor.ask(container, vendor, place)
     names = vendor.resources
-    count = _given(container, names.count, place)
+    count = given(container, names.count, place, vendor)
     if count is None:
         return None
     number = quantities.whole(*count)
     if number == 0:
         return None
-    percent = _percent(_given(container, names.percentage, place))
+    percent = _percent(given(container, names.percentage, place, vendor))
     memory = 0
-    written = _given(container, names.memory, place)
+    written = given(container, names.memory, place, vendor)
     if written is not None:
         memory = quantities.memory(*written, factor=vendor.memory_factor)
-    if percent is None and memory == 0:
+    if memory > 0 and percent is None:
+        percent = vendor.percent_beside_memory
+    elif percent is None:
         memory = vendor.default_memory
-        percent = None if memory else 100
+        percent = vendor.percent_beside_memory if memory else vendor.percent_without_memory
     return DeviceRequest(
         vendor=vendor.word,
         count=number,
         memory=MiB(memory),
         memory_percent=percent,
-        cores=_cores(_given(container, names.cores, place), vendor.default_cores),
+        cores=cores_of(given(container, names.cores, place, vendor), vendor.default_cores),
     )
 
 
@@ -77,43 +91,44 @@ def malformed(pod: Pod, vendors: Sequence[Vendor]) -> InvalidInput | None:
     for place, _, container in containers_of(pod):
         if container.resources is None:
             continue
-        for side, given in (("limits", container.resources.limits), ("requests", container.resources.requests)):
+        for side, amounts in (("limits", container.resources.limits), ("requests", container.resources.requests)):
             for vendor in vendors:
                 names = vendor.resources
                 for name in names.all():
-                    if given is None or name not in given:
+                    if amounts is None or name not in amounts:
                         continue
                     field = f'{place}.resources.{side}["{name}"]'
                     try:
                         if name == names.memory:
-                            quantities.memory(field, given[name], factor=vendor.memory_factor)
+                            quantities.memory(field, amounts[name], factor=vendor.memory_factor)
                         else:
-                            quantities.whole(field, given[name])
+                            quantities.whole(field, amounts[name])
                     except InvalidInput as error:
                         return error
     return None
 
 
-def _given(container: Container, resource: str, place: str) -> tuple[str, Quantity] | None:
-    """Limits first, then requests: field name and value."""
+def given(container: Container, resource: str, place: str, vendor: Vendor) -> tuple[str, Quantity] | None:
+    """Limits first, then requests where they count: field name and value."""
     if not resource or container.resources is None:
         return None
-    for side, given in (("limits", container.resources.limits), ("requests", container.resources.requests)):
-        if given is not None and resource in given:
-            return f'{place}.resources.{side}["{resource}"]', given[resource]
+    sides = [("limits", container.resources.limits), ("requests", container.resources.requests)]
+    for side, amounts in sides[:1] if vendor.limits_only else sides:
+        if amounts is not None and resource in amounts:
+            return f'{place}.resources.{side}["{resource}"]', amounts[resource]
     return None
 
 
-def _percent(given: tuple[str, Quantity] | None) -> int | None:
+def _percent(written: tuple[str, Quantity] | None) -> int | None:
     """1..100; above counts as 100, anything else as not given."""
-    if given is None:
+    if written is None:
         return None
-    number = quantities.as_integer(given[1])
+    number = quantities.as_integer(written[1])
     return None if number is None or number <= 0 else min(number, 100)
 
 
-def _cores(given: tuple[str, Quantity] | None, default: CorePercent) -> CorePercent:
+def cores_of(written: tuple[str, Quantity] | None, default: CorePercent) -> CorePercent:
     """A negative or oversized claim is refused even here: it would corrupt the sum of a card's cores."""
-    if given is None or quantities.as_integer(given[1]) is None:
+    if written is None or quantities.as_integer(written[1]) is None:
         return default
-    return CorePercent(quantities.whole(*given))
+    return CorePercent(quantities.whole(*written))

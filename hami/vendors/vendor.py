@@ -1,8 +1,88 @@
-"""A vendor as data: its word, the resources it sells, its defaults, and the annotation keys it speaks."""
+"""A vendor as data: its word, the resources it sells, how it is asked, how its cards fit, what it writes.
+
+Where data does not reach, a page names a rule: a member of the closed sets below (their code stands in the scheduler's
+decide room) or a small function of its own page.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
 
 import msgspec
 
+from hami.domain.allocation import ContainerShares
+from hami.domain.cluster import NodeState
+from hami.domain.device import Device
+from hami.domain.pod import Container, EnvVar, Node, Pod, Quantity
+from hami.domain.request import DeviceRequest, PodRequest
 from hami.domain.units import CorePercent, MiB
+
+
+class Check(StrEnum):
+    """One question to one card. A page lists them in order: the first that fails is the card's reason."""
+
+    __hash__ = str.__hash__
+    """Looked up for every request; the one of Enum is slow."""
+
+    HEALTH = "the card is healthy"
+    CORDON = "the card is not cordoned"
+    TYPE = "its model (and mode) is one the pod accepts"
+    NUMA = "it lies on the same NUMA node as the cards before it, where the pod wants that"
+    UUID = "its uuid is one the pod accepts"
+    SLOTS = "it has a free slot"
+    MUTEX = "it is idle, where the pod's policy is mutex"
+    QUOTA = "the namespace's quota bears it"
+    MEMORY = "it has the memory"
+    CORES = "it has the cores"
+    EXCLUSIVE = "it is idle, where the whole card is asked for"
+    EXHAUSTED = "it has cores left, where none are asked for"
+    BOARD_MUTEX = "it is idle (where the cards are dies: its whole board is), where the pod's policy is mutex"
+    SAME_CARD = "it is the card that the pod's other containers hold"
+    MIG = "a MIG profile has a free place on it"
+    COMPUTE_UNITS = "it has the compute units"
+    NEURON_CORES = "it has the cores, counted as bits"
+
+
+STANDARD: Final = (
+    Check.HEALTH,
+    Check.CORDON,
+    Check.TYPE,
+    Check.UUID,
+    Check.SLOTS,
+    Check.MUTEX,
+    Check.QUOTA,
+    Check.MEMORY,
+    Check.CORES,
+    Check.EXCLUSIVE,
+    Check.EXHAUSTED,
+)
+"""What most vendors ask, in HAMi's order. QUOTA asks only where `quota_at_fit` is set."""
+
+
+class Size(StrEnum):
+    """How much of a card one share is."""
+
+    SHARE = "memory in MiB or percent of the card, cores in percent"
+    NOTHING = "a slot and nothing else"
+    COMPUTE_UNITS = "memory in MiB or the whole card, cores in percent of the card's compute units"
+    NEURON_CORES = "no memory, cores as a bit mask"
+
+
+class Select(StrEnum):
+    """Which of the fitting cards are taken."""
+
+    FIRST = "the first ones in the order of the policy"
+    TOPOLOGY = "the first ones, or the best connected with policy topology-aware"
+    DIE_GROUPS = "from as few boards as possible, where the cards are dies"
+    NEURON_RUNS = "one by policy, several as a run of neighbours"
+
+
+class Score(StrEnum):
+    """What a vendor adds to a node's score once its cards are chosen."""
+
+    NONE = "nothing"
+    SAME_BOARD = "the largest part of a container's cards that share a board"
 
 
 class ResourceNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +99,11 @@ class ResourceNames(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnnotationKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """Annotation keys of one vendor: written by us (pod), by its plugin (node), by users (wishes)."""
+    """Annotation keys of one vendor: written by us (pod), by its plugin (node), by users (wishes).
+
+    `more_uuids`: further (use, nouse) pairs that a card has to pass as well. `lock`: the node annotation its plugin expects
+    while a pod is being allocated; empty where it expects none.
+    """
 
     allocated: str
     to_allocate: str = ""
@@ -27,31 +111,96 @@ class AnnotationKeys(msgspec.Struct, frozen=True, kw_only=True):
     handshake: str = ""
     pair_scores: str = ""
     mig: str = ""
+    lock: str = ""
     use_type: str = ""
     nouse_type: str = ""
     use_uuid: str = ""
     nouse_uuid: str = ""
+    more_uuids: tuple[tuple[str, str], ...] = ()
     numa_bind: str = ""
     mode: str = ""
 
 
-class Vendor(msgspec.Struct, frozen=True, kw_only=True):
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """What admission adds to one container, and to its pod's annotations. `claims`: the container asks for devices."""
+
+    claims: bool = False
+    limits: dict[str, Quantity] = {}
+    requests: dict[str, Quantity] = {}
+    env: tuple[EnvVar, ...] = ()
+    notes: dict[str, str] = {}
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Admission of this pod is refused; the message is what its user sees."""
+
+    message: str
+
+
+class Writing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a page's writer may know. `containers` hold only this vendor's shares, one entry per container of the pod."""
+
+    containers: tuple[ContainerShares, ...]
+    request: PodRequest
+    node: NodeState
+    now_s: int
+
+
+class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One accelerator family under one configuration.
 
-    `memory_factor` multiplies what users write into the memory resource (and the limits of quotas on it).
-    `quota_at_fit`: namespace quota is asked again for every card, not only at admission.
+    Asking: `memory_factor` multiplies what users write into the memory resource (and the limits of quotas on it).
+    `limits_only`: requests do not count. `percent_beside_memory`: the percentage noted where memory is given (None = unset),
+    `percent_without_memory` where neither is. `asked_by`: resources that alone are a request; empty = the count only.
+
+    Fit: `checks` in order, `size`, `select`, `score`. `pod_keys`: further pod annotations that its checks read.
+    `quota_at_fit`: namespace quota is asked again for every card, not only at admission. `model_in_annotation`: the
+    allocation names the card's model instead of the vendor word.
     """
 
     word: str
+    about: str = ""
+    """The page's own words, for the documentation."""
     resources: ResourceNames
     keys: AnnotationKeys
     memory_factor: int = 1
     default_memory: MiB = MiB(0)
     default_cores: CorePercent = CorePercent(0)
     default_count: int = 0
+    limits_only: bool = False
+    percent_beside_memory: int | None = None
+    percent_without_memory: int | None = 100
+    asked_by: tuple[str, ...] = ()
     runtime_class: str = ""
     core_policy: str = ""
     overwrite_env: bool = False
+    checks: tuple[Check, ...] = STANDARD
+    size: Size = Size.SHARE
+    select: Select = Select.FIRST
+    score: Score = Score.NONE
+    pod_keys: tuple[str, ...] = ()
     quota_at_fit: bool = False
+    model_in_annotation: bool = False
     identity: bool = False
     """Containers learn their devices from environment that refers to annotations (docs/delivery.md)."""
+    ask: "Callable[[Container, Vendor, str], DeviceRequest | None] | None" = None
+    """Container, this vendor, the container's place in the spec -> request. None = the common way (`requests`)."""
+    admit: "Callable[[Container, Pod, Vendor], Changes | Refused] | None" = None
+    """None = the container asks where its limits name the count; nothing is added."""
+    discover: "Callable[[Node, Vendor], tuple[Device, ...]] | None" = None
+    """Devices that a Node object announces. Raises InvalidInput where it announces them in an unreadable way."""
+    differs: tuple[str, ...] = ()
+    """Entries of docs/differences.md that are about this vendor."""
+    annotate: "Callable[[Writing, Vendor], Mapping[str, str]] | None" = None
+    """Annotations of a placed pod beyond `allocated` and `to_allocate`."""
+
+    @cached_property
+    def plain(self) -> bool:
+        """Is its fit the standard one, which the planes know how to answer for many nodes at once?"""
+        checks = tuple(each for each in self.checks if each not in {Check.NUMA, Check.MIG})
+        return (
+            checks == STANDARD
+            and self.size is Size.SHARE
+            and self.select in {Select.FIRST, Select.TOPOLOGY}
+            and self.score is Score.NONE
+        )

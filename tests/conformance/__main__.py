@@ -1,4 +1,4 @@
-"""`python -m tests.conformance PATH...`: replay recorded cases (`*.jsonl.gz`, `*.jsonl`, or a JSON file of scheduler cases)."""
+"""`python -m tests.conformance PATH...`: replay recorded cases (`*.jsonl[.gz]`, or JSON of scheduler or vendor cases)."""
 
 import sys
 from collections.abc import Sequence

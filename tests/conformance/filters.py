@@ -1,6 +1,7 @@
 """op filter and dry_run: requests, usage, every node's verdict, the winner, the annotations."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,15 +47,11 @@ def check(case: Case) -> Outcome:
     try:
         answer = decide(case)
     except InvalidInput as error:
-        named = error.field.startswith("spec.") and "resources" in error.field
-        return (
-            documented("B7")
-            if named and odd_quantity(case)
-            else failed(difference("refusal", error, case["expect"].get("requests")))
-        )
+        fault = refusal_explained(case, error)
+        return documented(fault) if fault else failed(difference("refusal", error, case["expect"].get("requests")))
     found = [*_requests(case, answer), *_usage(case, answer), *_verdicts(case, answer), *_outcome(case, answer)]
     if not found:
-        return documented("B1") if _positions_moved(case, answer) else PASSED
+        return documented("B1") if _positions_moved(case, answer) or _padded(case, answer) else PASSED
     fault = _explained(case, answer)
     return documented(fault) if fault else failed(*found)
 
@@ -85,29 +82,66 @@ def decide(case: Case) -> Answer:
     return answer
 
 
-def odd_quantity(case: Case) -> bool:
-    """Is any NVIDIA quantity of the pod other than a plain whole number within 32 bits?"""
-    spec = case["input"]["pod"]["spec"]
-    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
-        for side in (
-            (container.get("resources") or {}).get("limits") or {},
-            (container.get("resources") or {}).get("requests") or {},
-        ):
-            for name, value in side.items():
-                if name.startswith("nvidia.com/") and (not _PLAIN.fullmatch(str(value)) or int(value) >= 2**31):
-                    return True
-    return False
-
-
-def _read_otherwise(case: Case) -> bool:
-    """Does the pod write memory in bytes (`16Gi`), or a nought that HAMi cannot read (`0.0`)?"""
-    spec = case["input"]["pod"]["spec"]
+def amounts(spec: Case) -> Iterator[tuple[str, str, str, str]]:
+    """Container, side, resource, value of everything that a pod asks for."""
     for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
         for side in ("limits", "requests"):
-            written = str(((container.get("resources") or {}).get(side) or {}).get("nvidia.com/gpumem", ""))
-            if written.endswith("i") or re.fullmatch(r"0\.0+", written):
-                return True
-    return False
+            for name, value in ((container.get("resources") or {}).get(side) or {}).items():
+                yield container["name"], side, name, str(value)
+
+
+def odd_quantity(case: Case) -> bool:
+    """Is any quantity of a vendor's resource other than a plain whole number within 32 bits (in MiB, where it is memory)?"""
+    factors = {name: 1 for vendor in vendors_for(case) for name in vendor.resources.all()}
+    factors |= {vendor.resources.memory: vendor.memory_factor for vendor in vendors_for(case)}
+    return any(
+        name in factors and (not _PLAIN.fullmatch(value) or int(value) * factors[name] >= 2**31)
+        for _, _, name, value in amounts(case["input"]["pod"]["spec"])
+    )
+
+
+def refusal_explained(case: Case, error: InvalidInput) -> str:
+    """The entry of docs/differences.md that says why hami refuses what HAMi drops or cuts; empty when none does."""
+    if not (error.field.startswith("spec.") and "resources" in error.field):
+        return ""
+    if "neuroncore" in error.field and "multiple" in error.why:
+        return "neuron"
+    if "beside" in error.why:
+        return "V20.10"
+    return "B7" if odd_quantity(case) or "between 1 and 100" in error.why else ""
+
+
+def neuron_otherwise(case: Case) -> bool:
+    """Devices named in requests only, cores on nodes with one core a device, or a single device of more than two cores."""
+    asked = [
+        (who, side, name, value)
+        for who, side, name, value in amounts(case["input"]["pod"]["spec"])
+        if name.startswith("aws.amazon.com/")
+    ]
+    limited = {who for who, side, name, _ in asked if side == "limits" and name.endswith("/neuron")}
+    if any(name.endswith("/neuron") and who not in limited for who, _, name, _ in asked):
+        return True
+    sizes = {
+        int(each["aws.amazon.com/neuroncore"]) // int(each["aws.amazon.com/neuron"])
+        for each in ((raw.get("status") or {}).get("capacity") or {} for raw in case["input"].get("nodes") or ())
+        if int(each.get("aws.amazon.com/neuron", 0)) and "aws.amazon.com/neuroncore" in each
+    }
+    if 1 in sizes and any(name.endswith("/neuroncore") and value != "1" for _, _, name, value in asked):
+        return True
+    return max(sizes, default=0) > 2 and any(value in {"1", "2"} for _, _, _, value in asked)
+
+
+def read_otherwise(case: Case) -> bool:
+    return read_otherwise_in(case["input"]["pod"]["spec"], vendors_for(case))
+
+
+def read_otherwise_in(spec: Case, vendors: tuple[Vendor, ...]) -> bool:
+    """Does the pod write memory in bytes (`16Gi`), or a nought that HAMi cannot read (`0.0`)?"""
+    names = {vendor.resources.memory for vendor in vendors} - {""}
+    return any(
+        name in names and (value.endswith("i") or re.fullmatch(r"0\.0+", value) is not None)
+        for _, _, name, value in amounts(spec)
+    )
 
 
 def requests_as_recorded(request: PodRequest) -> list[dict[str, dict[str, Any]]]:
@@ -126,10 +160,19 @@ def requests_as_recorded(request: PodRequest) -> list[dict[str, dict[str, Any]]]
     ]
 
 
+def same_requests(ours: list[dict[str, dict[str, Any]]], recorded: list[dict[str, dict[str, Any]]]) -> bool:
+    """A whole Neuron device is asked for without saying how many cores that is; HAMi says what it learned from some node."""
+    plain = [dict(each) for each in recorded]
+    for mine, each in zip(ours, plain, strict=True):
+        if "AWSNeuron" in each and mine.get("AWSNeuron", {}).get("cores") == 0:
+            each["AWSNeuron"] = each["AWSNeuron"] | {"cores": 0}
+    return ours == plain
+
+
 def _requests(case: Case, answer: Answer) -> list[str]:
     recorded = case["expect"].get("requests")
     ours = requests_as_recorded(answer.request)
-    return [] if recorded is None or ours == recorded else [difference("requests", ours, recorded)]
+    return [] if recorded is None or same_requests(ours, recorded) else [difference("requests", ours, recorded)]
 
 
 def _usage(case: Case, answer: Answer) -> list[str]:
@@ -154,12 +197,32 @@ def _usage(case: Case, answer: Answer) -> list[str]:
     return [] if ours == theirs else [difference("usage", ours, theirs)]
 
 
-def plain(containers: tuple[ContainerShares, ...]) -> list[list[tuple[str, str, int, int]]]:
-    return [[(share.uuid, share.model, share.memory, share.cores) for share in each.shares] for each in containers]
+Rows = list[list[tuple[str, str, int, int]]]
 
 
-def _recorded_devices(alternative: Case) -> list[list[tuple[str, str, int, int]]]:
-    return [[(d[0], d[1], d[2], d[3]) for d in container] for container in (alternative["devices"].get(nvidia.WORD) or [])]
+def plain(containers: tuple[ContainerShares, ...]) -> dict[str, Rows]:
+    """Per vendor word and container, as the recordings have it."""
+    words = dict.fromkeys(share.vendor for each in containers for share in each.shares)
+    return {
+        word: [
+            [(share.uuid, share.model, share.memory, share.cores) for share in each.shares if share.vendor == word]
+            for each in containers
+        ]
+        for word in words
+    }
+
+
+def _recorded_devices(case: Case, alternative: Case) -> dict[str, Rows]:
+    words = {each.word for each in vendors_for(case)}
+    return {
+        word: rows
+        for word, raws in alternative["devices"].items()
+        if word in words and any(rows := [[(d[0], d[1], d[2], d[3]) for d in container] for container in raws or ()])
+    }
+
+
+def _filled(rows: dict[str, Rows]) -> dict[str, Rows]:
+    return {word: [each for each in containers if each] for word, containers in rows.items()}
 
 
 def _moved(case: Case) -> bool:
@@ -171,9 +234,9 @@ def _same_node(case: Case, answer: Answer, name: str, alternative: Case) -> bool
         return bool(answer.failed.get(name) == alternative["failed"])
     if name not in answer.scores:
         return False
-    ours, theirs = plain(answer.fits[name]), _recorded_devices(alternative)
+    ours, theirs = plain(answer.fits[name]), _recorded_devices(case, alternative)
     if _moved(case):
-        ours, theirs = [each for each in ours if each], [each for each in theirs if each]
+        ours, theirs = _filled(ours), _filled(theirs)
     close = abs(np.float32(alternative["score"]) - np.float32(answer.scores[name])) <= 1e-6 * max(1, abs(alternative["score"]))
     return bool(ours == theirs and close)
 
@@ -212,32 +275,51 @@ def _outcome(case: Case, answer: Answer) -> list[str]:
     recorded = [each for each in expect["outcomes"] if winner in (each.get("node_names") or each.get("nodes") or ())]
     if not recorded:
         return [difference("node_names", winner, expect["outcomes"])]
-    return [] if "annotations" not in recorded[0] else _written(case, answer, answer.result, recorded[0])
+    found = [_written(case, answer, answer.result, each) for each in recorded if "annotations" in each]
+    return min(found, key=len, default=[])
 
 
 def _written(case: Case, answer: Answer, result: Placement, recorded: Case) -> list[str]:
     node = answer.snapshot.nodes[result.node]
-    ours = binding_annotations(result.containers, answer.vendors, reservation_id="r", node=node, now_s=1_700_000_000)
+    ours = binding_annotations(
+        result.containers, answer.vendors, reservation_id="r", node=node, now_s=1_700_000_000, request=answer.request
+    )
+    device_keys = {key for vendor in answer.vendors for key in (vendor.keys.allocated, vendor.keys.to_allocate)}
     found = []
     for key, value in recorded["annotations"].items():
         mine = ours.get(key, "")
-        if value == "<unix_s>":
+        if value in {"<unix_s>", "<unix_ns>"}:
             same = bool(_UNIX.match(mine))
-        elif _moved(case) and key in {nvidia.KEYS.allocated, nvidia.KEYS.to_allocate}:
+        elif _moved(case) and key in device_keys:
             same = [each for each in mine.split(";") if each] == [each for each in value.split(";") if each]
             same = same and mine.count(";") == len(answer.request.containers)
         elif _moved(case) and key == nvidia.KEYS.mig:
             same = re.sub(r'"containerIndex":\d+', "", mine) == re.sub(r'"containerIndex":\d+', "", value)
         else:
-            same = mine == value
+            same = mine == value or (not mine and key in _padding(answer, result))
         if not same:
             found.append(difference(f"annotations[{key}]", mine, value))
     if not _moved(case) and not any(tag.endswith("B5") for tag in case["tags"]):
         held = {uuid: (each.memory, each.cores, each.slots) for uuid, each in usage_of(result.containers).items()}
-        theirs = {d[0]: (d[2], d[3], d[4]) for container in recorded["reserved"].get(nvidia.WORD, ()) for d in container}
+        theirs = {d[0]: (d[2], d[3], d[4]) for rows in recorded["reserved"].values() for container in rows for d in container}
         if held != theirs:
             found.append(difference("reserved", held, theirs))
     return found
+
+
+def _padding(answer: Answer, result: Placement) -> set[str]:
+    """Keys of vendors that the pod does not ask: HAMi writes empty lists there where their cards are on the node."""
+    asked = {share.vendor for each in result.containers for share in each.shares}
+    others = [vendor for vendor in answer.vendors if vendor.word not in asked]
+    marks = {"CAMBRICON_DSMLU_ASSIGNED"} if "MLU" not in asked else set()
+    return marks | {key for vendor in others for key in (vendor.keys.allocated, vendor.keys.to_allocate)}
+
+
+def _padded(case: Case, answer: Answer) -> bool:
+    if not isinstance(answer.result, Placement):
+        return False
+    keys = _padding(answer, answer.result)
+    return any(keys & set(each.get("annotations") or ()) for each in case["expect"]["outcomes"])
 
 
 def _init_units(containers: tuple[ContainerShares, ...]) -> bool:
@@ -252,17 +334,23 @@ def _positions_moved(case: Case, answer: Answer) -> bool:
     if not _moved(case) or not isinstance(answer.result, Placement):
         return False
     alternatives = case["expect"]["nodes"][answer.result.node]
-    return plain(answer.result.containers) not in [_recorded_devices(each) for each in alternatives if "devices" in each]
+    return plain(answer.result.containers) not in [_recorded_devices(case, each) for each in alternatives if "devices" in each]
 
 
 def _explained(case: Case, answer: Answer) -> str:
     """The entry of docs/differences.md that covers this case; empty when none does."""
     tags = set(case["tags"])
-    if _read_otherwise(case):
+    if read_otherwise(case):
         return "B7"
+    if neuron_otherwise(case):
+        return "neuron"
+    if _named_otherwise(case, answer):
+        return "V20.2"
+    if "hami_bug_maybe:V20.3_positional" in tags and _by_place(answer):
+        return "V20.3"
     if "hami_bug_maybe:B5" in tags and not _usage(case, answer):
         return "B5"
-    if "hami_bug:B3" in tags and any("ResourceQuotaNotFit" in each for each in answer.failed.values()):
+    if any(tag.endswith(":B3") for tag in tags) and any("ResourceQuotaNotFit" in each for each in answer.failed.values()):
         return "B3"
     if "hami_bug_maybe:B4" in tags and all(
         name in answer.scores or _same_node(case, answer, name, each[0]) for name, each in case["expect"]["nodes"].items()
@@ -271,12 +359,40 @@ def _explained(case: Case, answer: Answer) -> str:
     if isinstance(answer.result, Placement) and _init_units(answer.result.containers) and not _verdicts(case, answer):
         return "init-units"
     if "sort_unstable_over_12" in tags and all(
-        sorted(map(sorted, plain(answer.fits.get(name, ())))) == sorted(map(sorted, _recorded_devices(each[0])))
+        _sorted(plain(answer.fits.get(name, ()))) == _sorted(_recorded_devices(case, each[0]))
         for name, each in case["expect"]["nodes"].items()
         if "devices" in each[0]
     ):
         return "sort"
     return ""
+
+
+def _by_place(answer: Answer) -> bool:
+    """Several Neuron devices under mutex: HAMi sorts by load and takes what then lies side by side."""
+    mutex = isinstance(answer.policy, SchedulingPolicy) and answer.policy.mutex
+    return mutex and any(
+        each.vendor == "AWSNeuron" and each.count > 1 for container in answer.request.containers for each in container.requests
+    )
+
+
+def _named_otherwise(case: Case, answer: Answer) -> bool:
+    """HAMi does not see the cards of a node because their model does not contain the vendor's word; else all is the same."""
+    differing = [
+        name for name, each in case["expect"]["nodes"].items() if not any(_same_node(case, answer, name, a) for a in each)
+    ]
+    words = {asked.vendor.lower() for container in answer.request.containers for asked in container.requests}
+    return bool(differing) and all(
+        case["expect"]["nodes"][name] == [{"failed": "NodeInsufficientDevice"}]
+        and any(
+            each.device.vendor.lower() in words and each.device.vendor.lower() not in each.device.model.lower()
+            for each in answer.snapshot.nodes[name].devices
+        )
+        for name in differing
+    )
+
+
+def _sorted(rows: dict[str, Rows]) -> dict[str, list[list[tuple[str, str, int, int]]]]:
+    return {word: sorted(map(sorted, containers)) for word, containers in rows.items()}
 
 
 def _no_candidates(case: Case) -> Outcome:

@@ -6,9 +6,9 @@ import msgspec
 
 from hami.domain.allocation import Allocation, Phase, usage_of
 from hami.domain.cluster import ClusterSnapshot
-from hami.domain.device import DeviceUsage
+from hami.domain.device import Device, DeviceUsage
 from hami.domain.errors import InvalidInput
-from hami.domain.pod import Pod
+from hami.domain.pod import Node, Pod
 from hami.events.catalog.allocation import (
     AllocationBound,
     AllocationEvent,
@@ -21,6 +21,7 @@ from hami.events.catalog.allocation import (
 from hami.scheduler.decide.reconcile import Action, PodFacts, reconcile
 from hami.vendors import nvidia, registers
 from hami.vendors.requests import containers_of
+from hami.vendors.vendor import Vendor
 from tests.conformance.outcome import PASSED, Outcome, difference, documented, failed, not_covered
 from tests.conformance.world import NODE_KEY, Case, loaded, node_of, pod_of, quota_used, vendors_for
 
@@ -90,13 +91,17 @@ def _held(case: Case, allocations: dict[str, Allocation]) -> object:
         for each in allocations.values()
         if (rows := sorted((uuid, u.memory, u.cores, u.slots) for uuid, u in _usage(each).items()))
     }
-    nodes = [loaded(node_of(raw), allocations.values()) for raw in case["input"]["nodes"]]
+    nodes = [loaded(node_of(raw, vendors_for(case)), allocations.values()) for raw in case["input"]["nodes"]]
     usage = {
         node.name: rows
         for node in nodes
         if (rows := sorted((d.device.uuid, d.used.slots, d.used.memory, d.used.cores) for d in node.devices if d.used.slots))
     }
-    quota = {name: used["NVIDIA"] for name, used in quota_used(allocations.values()).items() if any(used["NVIDIA"])}
+    quota = {
+        name: used["NVIDIA"]
+        for name, used in quota_used(allocations.values(), vendors_for(case)).items()
+        if any(used["NVIDIA"])
+    }
     return {"pods": pods, "usage": usage, "quota": quota}
 
 
@@ -147,25 +152,64 @@ def _explained(case: Case) -> str:
 
 
 def check_node(case: Case) -> Outcome:
-    """Only NVIDIA's register; HAMi's health check over time is replaced by leases."""
+    """What a node announces; HAMi's health check over time is replaced by leases."""
     raw = case["input"]["nodes"][0]
-    recorded = case["expect"]["decoded"].get(raw["metadata"]["name"], {}).get("NVIDIA")
-    if "NVIDIA" not in case["input"]["vendors"] or recorded is None:
+    decoded = case["expect"]["decoded"].get(raw["metadata"]["name"], {})
+    vendors = {each.word: each for each in vendors_for(case)}
+    known = [word for word in case["input"]["vendors"] if word in vendors]
+    if len(known) < len(case["input"]["vendors"]):
         return not_covered("another vendor")
+    found = []
+    for word in known:
+        recorded = decoded.get(word, {})
+        read = _nvidia_node if word == nvidia.WORD else _other_node
+        found += read(raw, vendors[word], recorded)
+    if found and all("status.capacity" in each for each in found):
+        return documented("capacity")
+    return failed(*found) if found else PASSED
+
+
+def _nvidia_node(raw: Case, _vendor: Vendor, recorded: Case) -> list[str]:
     notes = raw["metadata"].get("annotations") or {}
     text = notes.get(nvidia.KEYS.register)
     if text is None:
-        return PASSED if "error" in recorded else failed(difference("devices", "no annotation", recorded))
+        return [] if "error" in recorded else [difference("devices", "no annotation", recorded)]
     try:
         pairs = registers.decode_pair_scores(notes[nvidia.KEYS.pair_scores]) if nvidia.KEYS.pair_scores in notes else {}
         wire = registers.decode_register(text)
     except InvalidInput as error:
-        return PASSED if "error" in recorded else failed(difference("devices", error, recorded))
+        return [] if "error" in recorded else [difference("devices", error, recorded)]
     if "error" in recorded:
-        return failed(difference("error", wire, recorded["error"])) if wire else PASSED
+        return [difference("error", wire, recorded["error"])] if wire else []
     ours = json.loads(registers.encode_wire(wire))
     for each in ours:
         if pairs.get(each["id"]):
             each["pair_score"] = pairs[each["id"]]
     theirs = [{key: value for key, value in each.items() if key != "devicevendor"} for each in recorded.get("devices") or ()]
-    return PASSED if ours == theirs else failed(difference("devices", ours, theirs))
+    return [] if ours == theirs else [difference("devices", ours, theirs)]
+
+
+def _other_node(raw: Case, vendor: Vendor, recorded: Case) -> list[str]:
+    """Nothing announced, or what cannot be read: no device, where HAMi says an error."""
+    try:
+        devices = (vendor.discover or registers.listed)(msgspec.convert(raw, Node, strict=False), vendor)
+    except InvalidInput as error:
+        return [] if "error" in recorded else [difference("devices", error, recorded)]
+    ours = [row_of(each) for each in devices]
+    theirs = [_recorded_row(each) for each in recorded.get("devices") or ()]
+    return [] if ours == theirs else [difference("devices", ours, recorded)]
+
+
+def row_of(device: Device) -> Case:
+    row: Case = json.loads(registers.encode_register([device]))[0]
+    row.pop("custominfo", None)
+    return row | ({"custominfo": device.attributes} if device.attributes else {})
+
+
+def _recorded_row(raw: Case) -> Case:
+    row = {key: value for key, value in raw.items() if key != "devicevendor"}
+    if "custominfo" in row:
+        row["custominfo"] = {
+            k: v if isinstance(v, str) else json.dumps(v, separators=(",", ":")) for k, v in row["custominfo"].items()
+        }
+    return row

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.conformance import admissions, codecs, filters, lifecycles, scheduler_cases
+from tests.conformance import admissions, codecs, filters, lifecycles, scheduler_cases, vendor_cases
 from tests.conformance.outcome import Outcome, Status, not_covered
-from tests.conformance.world import Case, cases_in
+from tests.conformance.world import Case, cases_in, not_served
 
 _CHECKS: dict[str, Callable[[Case], Outcome]] = {
     "filter": filters.check,
@@ -48,15 +48,16 @@ def replay(path: Path) -> Tally:
     if ".jsonl" in path.name:
         for case in cases_in(path):
             _count(tally, case["id"], check(case))
-    else:
-        for case in scheduler_cases.cases_in(path):
-            _count(tally, case["id"], scheduler_cases.check(case))
+        return tally
+    kinds = vendor_cases if path.name.startswith("vendor-cases") else scheduler_cases
+    for case in kinds.cases_in(path):
+        _count(tally, case["id"], kinds.check(case))
     return tally
 
 
 def check(case: Case) -> Outcome:
-    if case["family"].startswith(("v_", "mixed")):
-        return not_covered("another vendor")
+    if other := not_served(case):
+        return not_covered(other)
     found = _CHECKS.get(case["input"]["op"])
     return not_covered(f"op {case['input']['op']}") if found is None else found(case)
 

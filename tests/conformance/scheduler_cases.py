@@ -10,19 +10,23 @@ from hami.domain.allocation import ContainerShares, DeviceShare, usage_of
 from hami.domain.cluster import ClusterSnapshot, NamespaceQuota, NodeState, QuotaLimit
 from hami.domain.device import Device, DeviceState, DeviceUsage, Health, MigPlacement, MigProfile, MigSlice
 from hami.domain.errors import InvalidInput
+from hami.domain.pod import Pod
 from hami.domain.request import ContainerKind, ContainerRequest, DeviceRequest, PodRequest
 from hami.domain.units import CorePercent, MiB, Slots
 from hami.scheduler.decide import mig
-from hami.scheduler.decide.admit import AdmissionSettings, Admitted, Denied, Ignored, defaults_of, mutate
-from hami.scheduler.decide.fit import Card, Misfit, Walk, fit_node, question, sort_cards
+from hami.scheduler.decide.admit import AdmissionSettings, Admitted, Denied, Ignored, mutate
+from hami.scheduler.decide.cards import Card, Walk
+from hami.scheduler.decide.fit import Misfit, fit_node, question, sort_cards
 from hami.scheduler.decide.place import Unschedulable, place_exactly
 from hami.scheduler.decide.policies import BadPolicy, SchedulingPolicy, Weights, parse_weights
 from hami.scheduler.decide.quota import Budget
 from hami.scheduler.decide.refusals import reason_counts
 from hami.scheduler.decide.score import node_score
 from hami.vendors import annotations, nvidia
+from hami.vendors.admission import changes_of
 from hami.vendors.config import NvidiaConfig, device_config
 from hami.vendors.requests import device_request
+from hami.vendors.vendor import Changes, Vendor
 from tests.conformance.admissions import apply
 from tests.conformance.outcome import PASSED, Outcome, difference, documented, failed, not_covered
 from tests.conformance.world import Case, node_of, pod_of
@@ -153,11 +157,16 @@ def _mutate_admission(given: Case, expect: Case) -> Case:
         "error": False,
         "core_limit": container["resources"].get("limits", {}).get(vendor.resources.cores),
         "limits_after": container["resources"].get("limits"),
-        "found": defaults_of((pod_of(raw).spec.containers or [])[0], vendor)[1],
+        "found": _claims(pod_of(raw), vendor),
         "runtime_class": pod["spec"].get("runtimeClassName"),
         "env_contains": {name: env.get(name) for name in expect.get("env_contains", ())},
     }
     return {name: ours[name] for name in expect}
+
+
+def _claims(pod: Pod, vendor: Vendor) -> bool:
+    changes = changes_of((pod.spec.containers or [])[0], pod, vendor)
+    return isinstance(changes, Changes) and changes.claims
 
 
 def _fit(given: Case, expect: Case) -> Case:
@@ -167,8 +176,8 @@ def _fit(given: Case, expect: Case) -> Case:
     asked = request_of(given["request"])
     policy = SchedulingPolicy(device=notes.get("hami.io/gpu-scheduler-policy", "spread"))
     ask = question(_pod([], [[given["request"]]], notes), policy, (VENDOR,), {})
-    walk = Walk(asked, ask.wishes[nvidia.WORD], ask, [ContainerShares(name="c", kind=ContainerKind.APP)])
-    picks = walk.over(cards)
+    walk = Walk(asked, ask, [ContainerShares(name="c", kind=ContainerKind.APP)], cards)
+    picks = walk.rules.select(walk)
     taken = walk.taken if picks is None else picks
     devices = [
         {"idx": p.card.index, "uuid": p.card.device.uuid, "type": nvidia.WORD, "usedmem": p.memory, "usedcores": p.cores}
@@ -176,7 +185,7 @@ def _fit(given: Case, expect: Case) -> Case:
     ]
     ours = {
         "fit": picks is not None,
-        "reason": walk.text(len(cards)),
+        "reason": walk.text,
         "reasons": {str(reason): count for reason, count in walk.counts.items()},
         "devices": devices,
         "device_ids": [each["uuid"] for each in devices],
@@ -273,7 +282,7 @@ def _asked(raw: Case) -> Case:
 
 
 def _dry_run(given: Case, expect: Case) -> Case:
-    nodes = {raw["name"]: node_of({"metadata": raw}) for raw in given["nodes"]}
+    nodes = {raw["name"]: node_of({"metadata": raw}, (VENDOR,)) for raw in given["nodes"]}
     pod = _pod([], [[_asked(each)] for each in given["containers"]])
     result = place_exactly(ClusterSnapshot(nodes=nodes), (VENDOR,), pod, list(nodes), SchedulingPolicy())
     if isinstance(result, Unschedulable):

@@ -12,14 +12,15 @@ import msgspec
 
 from hami.domain.allocation import Allocation, ContainerShares, Phase, PodOwner, Reservation, shares_of, usage_of
 from hami.domain.cluster import ClusterSnapshot, NamespaceQuota, NodeState, QuotaLimit
-from hami.domain.device import Device, DeviceState, DeviceUsage, Health, MigSlice
+from hami.domain.device import DeviceState, DeviceUsage, Health, MigSlice
 from hami.domain.errors import InvalidInput
-from hami.domain.pod import Pod
+from hami.domain.pod import Node, Pod
 from hami.domain.request import ContainerKind
 from hami.domain.units import EpochMs
 from hami.scheduler.decide.policies import SchedulingPolicy
 from hami.scheduler.decide.quota import vendor_usage
-from hami.vendors import annotations, nvidia, registers
+from hami.scheduler.dryrun import registered
+from hami.vendors import annotations, nvidia
 from hami.vendors.config import DeviceConfig, device_config
 from hami.vendors.quantities import as_integer
 from hami.vendors.registry import vendors_of
@@ -67,10 +68,10 @@ def cases_in(path: Path) -> list[Case]:
 def snapshot_of(case: Case, *, dry_run: bool = False) -> ClusterSnapshot:
     given = case["input"]
     vendors = vendors_for(case)
-    nodes = {raw["metadata"]["name"]: node_of(raw) for raw in given.get("nodes") or ()}
+    nodes = {raw["metadata"]["name"]: node_of(raw, vendors) for raw in given.get("nodes") or ()}
     allocations: dict[str, Allocation] = {}
     for raw in () if dry_run else given.get("pods") or ():
-        allocation = allocation_of(pod_of(raw))
+        allocation = allocation_of(pod_of(raw), vendors)
         if allocation is not None:
             allocations[allocation.id] = allocation
     quotas = quotas_of(given.get("quotas") or (), vendors)
@@ -81,22 +82,19 @@ def snapshot_of(case: Case, *, dry_run: bool = False) -> ClusterSnapshot:
             each.reservation.owner.uid: each.id for each in allocations.values() if isinstance(each.reservation.owner, PodOwner)
         },
         quotas=quotas,
-        quota_used=quota_used(allocations.values()),
+        quota_used=quota_used(allocations.values(), vendors),
     )
 
 
-def node_of(raw: Case) -> NodeState:
-    notes = raw["metadata"].get("annotations") or {}
-    devices: tuple[Device, ...] = ()
-    text = notes.get(nvidia.KEYS.register)
-    if text is not None and not asleep(raw):
-        try:
-            pairs = registers.decode_pair_scores(notes[nvidia.KEYS.pair_scores]) if nvidia.KEYS.pair_scores in notes else {}
-            devices = registers.devices_from(registers.decode_register(text), nvidia.WORD, pairs)
-        except InvalidInput:
-            devices = ()
-    cordoned = {each.strip() for each in notes.get(CORDON, "").split(",")} - {""}
-    states = tuple(DeviceState(device=each, health=each.health, cordoned=each.uuid in cordoned) for each in devices)
+def node_of(raw: Case, vendors: tuple[Vendor, ...]) -> NodeState:
+    cordoned = {each.strip() for each in (raw["metadata"].get("annotations") or {}).get(CORDON, "").split(",")} - {""}
+    node = msgspec.convert(raw, Node, strict=False)
+    states = tuple(
+        DeviceState(device=each, health=each.health, cordoned=each.uuid in cordoned)
+        for vendor in vendors
+        if not asleep(raw, vendor)
+        for each in registered(node, vendor)
+    )
     return NodeState(name=raw["metadata"]["name"], devices=states)
 
 
@@ -108,28 +106,35 @@ def planned_mig(notes: Mapping[str, str]) -> tuple[annotations.MigEntry, ...]:
         return ()
 
 
-def asleep(raw: Case) -> bool:
+def asleep(raw: Case, vendor: Vendor) -> bool:
     """The recordings start with nodes that were asked for a sign of life and advertise no card left out; ours has leases."""
-    asked = "Requesting" in (raw["metadata"].get("annotations") or {}).get(nvidia.KEYS.handshake, "")
+    asked = "Requesting" in (raw["metadata"].get("annotations") or {}).get(vendor.keys.handshake, "")
     allocatable = (raw.get("status") or {}).get("allocatable") or {}
-    return asked and not as_integer(allocatable.get("nvidia.com/gpu", 0))
+    return asked and not as_integer(allocatable.get(vendor.resources.count, 0))
 
 
-def allocation_of(pod: Pod) -> Allocation | None:
+def allocation_of(pod: Pod, vendors: tuple[Vendor, ...]) -> Allocation | None:
     """A running pod's record, or None where nothing of it counts."""
     notes = pod.metadata.notes
     if NODE_KEY not in notes or pod.finished or pod.metadata.deletion_timestamp:
         return None  # the recordings start with pods already terminating left out; ours counts them (docs/differences.md)
     try:
-        entries = annotations.decode_pod(notes.get(nvidia.KEYS.allocated, ""))
+        held = {vendor.word: annotations.decode_pod(notes.get(vendor.keys.allocated, "")) for vendor in vendors}
     except InvalidInput:
         return None
     mig = planned_mig(notes)
     spec = [(container.name, kind) for _, kind, container in containers_of(pod)]
-    spec += [("", ContainerKind.APP)] * (len(entries) - len(spec))
+    spec += [("", ContainerKind.APP)] * (max(map(len, held.values())) - len(spec))
     containers = tuple(
         ContainerShares(
-            name=name, kind=kind, shares=annotations.shares_from(entries[i], nvidia.WORD, mig, i) if i < len(entries) else ()
+            name=name,
+            kind=kind,
+            shares=tuple(
+                share
+                for word, entries in held.items()
+                if i < len(entries)
+                for share in annotations.shares_from(entries[i], word, mig if word == nvidia.WORD else (), i)
+            ),
         )
         for i, (name, kind) in enumerate(spec)
     )
@@ -196,10 +201,37 @@ def quotas_of(raws: Any, vendors: tuple[Vendor, ...]) -> dict[str, NamespaceQuot
     return {namespace: NamespaceQuota(tuple(limits.values())) for namespace, limits in found.items()}
 
 
-def quota_used(allocations: Any) -> dict[str, dict[str, tuple[int, int]]]:
-    totals: dict[str, tuple[int, int]] = {}
+def quota_used(allocations: Any, vendors: tuple[Vendor, ...]) -> dict[str, dict[str, tuple[int, int]]]:
+    totals: dict[str, dict[str, tuple[int, int]]] = {}
     for each in allocations:
-        memory, cores = vendor_usage(each.reservation.containers, nvidia.WORD, init_done=each.init_done)
-        before = totals.get(each.reservation.owner.namespace, (0, 0))
-        totals[each.reservation.owner.namespace] = (before[0] + memory, before[1] + cores)
-    return {namespace: {nvidia.WORD: total} for namespace, total in totals.items()}
+        mine = totals.setdefault(each.reservation.owner.namespace, {})
+        for vendor in vendors:
+            memory, cores = vendor_usage(each.reservation.containers, vendor.word, init_done=each.init_done)
+            before = mine.get(vendor.word, (0, 0))
+            mine[vendor.word] = (before[0] + memory, before[1] + cores)
+    return totals
+
+
+_OTHERS = {
+    "huawei.com/": ("Ascend910A", "Ascend910C", "Ascend310P"),
+    "metax-tech.com/": ("Metax-GPU", "Metax-SGPU"),
+    "kunlunxin.com/": ("kunlun", "XPU"),
+    "enflame.com/": ("GCU", "Enflame"),
+    "Ascend": ("Ascend910A", "Ascend910C", "Ascend310P"),
+    "Metax": ("Metax-GPU", "Metax-SGPU"),
+    "kunlun": ("kunlun", "XPU"),
+    "XPU": ("kunlun", "XPU"),
+    "GCU": ("GCU", "Enflame"),
+    "Enflame": ("GCU", "Enflame"),
+}
+"""What the recordings know besides, by names that give it away, and by which words hami would know it."""
+
+
+def not_served(case: Case) -> str:
+    """A vendor in this case that hami does not serve (yet); empty where it serves all of them."""
+    given = case["input"]
+    if "config" not in given:
+        return ""
+    words = {each.word for each in vendors_for(case)}
+    text = json.dumps([given.get("nodes"), (given.get("pod") or {}).get("spec"), given.get("vendors")])
+    return next((name for name, needed in _OTHERS.items() if name in text and not words.issuperset(needed)), "")

@@ -192,8 +192,9 @@ async def test_only_marked_events_go_to_their_nodes_feed(store: Store) -> None:
                 break
 
 
-async def test_an_entity_that_would_not_read_back_is_refused(store: Store) -> None:
+@pytest.mark.parametrize("name", ['quota/a"b', "quota/a\\b", "quota/a\nb", "producer/p", "incarnation"])
+async def test_an_entity_that_would_not_read_back_is_refused(store: Store, name: str) -> None:
     head = await store.log.head()
     with pytest.raises(InvalidInput, match="entity"):
-        await store.log.append([sealed(1)], [("quota/a b",)])
+        await store.log.append([sealed(1)], [(name,)])
     assert await store.log.head() == head

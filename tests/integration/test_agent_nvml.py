@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hami.domain.device import Health
-from hami.events.catalog.device import DeviceHealthChanged
+from hami.events.catalog.device import DeviceHealthChanged, FaultObserved
 from hami.events.catalog.node import NodeRegistered
 from hami.nodeagent.backends.nvml import NvmlBackend
 from hami.sim.kubelet.api import InMemoryApi
@@ -70,3 +70,16 @@ async def test_one_lost_card_of_two_and_a_restart_afterwards(folder: Path, cards
                 ("GPU-a", Health.UNHEALTHY),
                 ("GPU-b", Health.HEALTHY),
             ]
+
+
+async def test_a_card_that_comes_late_is_listened_to(folder: Path, cards: NvmlScript, driver_root: Path) -> None:
+    api = InMemoryApi()
+    cards.cards(*UUIDS[:1])
+    async with kubelet_on(folder, api), agent_on(folder, NvmlBackend(driver_root=str(driver_root))) as world:
+        await allocatable(api, "10")
+        cards.cards(*UUIDS)
+        await allocatable(api, "20")
+        assert world.publisher.of(FaultObserved) == []
+        cards.event(1, XID, 79)
+        await allocatable(api, "10")
+        assert [(event.device, event.now) for event in world.publisher.of(DeviceHealthChanged)] == [("GPU-b", Health.UNHEALTHY)]

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from hami.cli.exits import Exit
+from hami.events.catalog.allocation import AllocationEvent, AllocationPrepared, AllocationReserved
 from hami.events.codec import decode_envelope
 from hami.events.envelope import START
 from hami.events.redis.client import Client
@@ -112,6 +113,32 @@ def test_an_agent_without_a_kubelet_folder_says_so(folder: Path) -> None:
         assert "agent.kubelet_dir" in err.splitlines()[-1]
 
 
+def test_an_agent_names_the_setting_that_is_wrong(folder: Path) -> None:
+    (folder / "device-plugins").mkdir()
+    (folder / "state").write_text("not a folder")
+    arguments = agent_arguments("redis://127.0.0.1:1/0", folder, "")
+    for given, named in (([], "agent.state_dir"), (["--sidecar-url", "http://x"], "agent.sidecar_url")):
+        with running(*arguments, *given) as agent:
+            _, err = agent.communicate(timeout=30)
+            assert agent.returncode == Exit.USAGE
+            assert err.startswith(f"hami: {named}: '")
+            assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", "users: 3", "current-context: x"])
+def test_a_kubeconfig_that_is_none_is_refused_in_one_line(
+    valkey_server: EmbeddedServer, folder: Path, text: str | None
+) -> None:
+    kubeconfig = folder / "kubeconfig"
+    if text is not None:
+        kubeconfig.write_text(text)
+    with running("--redis-url", valkey_server.url, "scheduler", "--kubeconfig", str(kubeconfig)) as scheduler:
+        _, err = scheduler.communicate(timeout=30)
+        assert scheduler.returncode == Exit.USAGE
+        assert err.splitlines()[-1].startswith(f"hami: kubeconfig: '{kubeconfig}': ")
+        assert "Traceback" not in err
+
+
 def pod(name: str) -> bytes:
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000"}
     containers = [{"name": "main", "image": "app", "resources": {"limits": limits}}]
@@ -123,9 +150,11 @@ def posted(url: str, body: bytes) -> None:
         assert answer.status == 201
 
 
-async def test_a_pod_is_placed_and_delivered_by_the_processes_of_the_compose_file(
-    valkey_server: EmbeddedServer, valkey_client: Client, folder: Path
+@pytest.mark.parametrize("strategy", ["envvar", "volume-mounts"], ids=["identity", "ordered"])
+async def test_pods_are_placed_and_delivered_by_the_processes_of_the_compose_file(
+    valkey_server: EmbeddedServer, valkey_client: Client, folder: Path, strategy: str
 ) -> None:
+    """In ordered delivery the node's lock stays with the first pod until it is served; then the second gets its turn."""
     log, kubeconfig, metrics = RedisStore(valkey_client).log, folder / "kubeconfig", free_address()
     api, extender, tls = free_address(), free_address(), str(folder / "tls.pem")
     certificates = ("--webhook", f"https://{extender}", "--certificates", str(folder))
@@ -137,23 +166,28 @@ async def test_a_pod_is_placed_and_delivered_by_the_processes_of_the_compose_fil
         await wait_until(kubeconfig.exists, "the API server is there", timeout=30)
         up.enter_context(running("sim", "kubelet", "--node", "node-a", "--root", str(folder), *access))
         await wait_until((folder / "device-plugins/kubelet.sock").exists, "the kubelet listens", timeout=30)
-        up.enter_context(running(*agent_arguments(valkey_server.url, folder, "")))
+        up.enter_context(running(*agent_arguments(valkey_server.url, folder, ""), "--device-list-strategy", strategy))
         keys = ("--cert-file", tls, "--key-file", tls, "--control-plane-user", "admin")
         scheduler = up.enter_context(running(*scheduler_verb, *keys, *access))
         up.enter_context(running(*kube_scheduler, *access))
         await wait_until(lambda: '"ready":true' in fetched(f"http://{metrics}/readyz"), "the scheduler is ready", timeout=40)
-        posted(f"http://{api}/api/v1/namespaces/default/pods", pod("train"))
+        for name in ("train", "serve"):
+            posted(f"http://{api}/api/v1/namespaces/default/pods", pod(name))
 
-        async def types() -> list[str]:
-            return [record.envelope.type.removeprefix("hami.") for record in await log.read(START)]
+        async def stories() -> list[list[str]]:
+            told: dict[str, list[str]] = {}
+            for record in await log.read(START):
+                if isinstance(record.event, AllocationReserved):
+                    told[record.event.reservation.id] = ["reserved"]
+                elif isinstance(record.event, AllocationEvent):
+                    differs = record.event.difference if isinstance(record.event, AllocationPrepared) else ""
+                    told[record.event.reservation].append(record.envelope.type.removeprefix("hami.allocation.") + differs)
+            return [*told.values()]
 
         async def delivered() -> bool:
-            return "allocation.prepared" in await types()
+            return sum("prepared" in story for story in await stories()) == 2
 
-        await wait_until(delivered, "the pod has its devices", timeout=40)
-        assert [each for each in await types() if each.startswith("allocation.")] == [
-            "allocation.reserved",
-            "allocation.bound",
-            "allocation.prepared",
-        ]
+        await wait_until(delivered, "both pods have their devices", timeout=60)
+        live = [story for story in await stories() if "lapsed" not in story]
+        assert live == [["reserved", "bound", "prepared"]] * 2
         assert ended(scheduler, signal.SIGTERM)[0] == Exit.OK

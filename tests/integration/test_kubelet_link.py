@@ -1,5 +1,6 @@
 """Staying registered: a kubelet that comes, goes, refuses, or falls silent without a word."""
 
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,8 +8,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from hami.nodeagent.board import Board
+from hami.nodeagent.decide.container import ContainerEdits
 from hami.nodeagent.kubelet import KubeletLink, LinkTiming
 from hami.nodeagent.pb import deviceplugin_pb2 as pb
+from hami.nodeagent.plugin import Answers, DevicePlugin
 from hami.sim.kubelet.endpoint import Endpoint
 from hami.sim.kubelet.servers import serve_registration
 from tests.support.plugins import CARDS, RESOURCE, ScriptedPlugin, socket_folder
@@ -130,3 +134,28 @@ async def test_a_plugin_starts_over_a_stale_socket(folder: Path) -> None:
     assert await endpoint.dial(1) == ""
     await endpoint.close()
     await plugin.stop()
+
+
+async def test_a_folder_of_sockets_that_vanishes_is_waited_for(folder: Path) -> None:
+    plugins, door = folder / "device-plugins", Door()
+    plugins.mkdir()
+    server = await serve_registration(plugins / "kubelet.sock", door.register)
+    async with linked_to_real_plugin(plugins) as link:
+        await wait_until(lambda: link.registered, "registration")
+        await server.stop(grace=None)
+        shutil.rmtree(plugins)
+        await wait_until(lambda: "cannot serve" in link.trouble, "the link says what is wrong")
+        plugins.mkdir()
+        server = await serve_registration(plugins / "kubelet.sock", door.register)
+        await wait_until(lambda: link.registered, "registration in the new folder")
+    await server.stop(grace=None)
+
+
+@asynccontextmanager
+async def linked_to_real_plugin(folder: Path) -> AsyncIterator[KubeletLink]:
+    plugin = DevicePlugin(Board(), Answers(lambda _: (ContainerEdits(envs={}), "")), folder / "hami-gpu.sock")
+    link = KubeletLink(plugin, folder, RESOURCE, timing=QUICK)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(link.run)
+        yield link
+        tasks.cancel_scope.cancel()

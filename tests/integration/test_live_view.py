@@ -344,7 +344,7 @@ async def test_entries_lost_by_redis_itself_send_the_view_back(valkey_server: Em
             lost = await put(writer, LIFE[3])
             assert await view.wait_for(lost, timeout=5)
             await client.command.call("XDEL", client.keys.log, lost.entry)
-            await client.command.call("SET", client.keys.g, last.g)
+            await client.command.call("HSET", client.keys.heads, "g", last.g)
             await put(await started(store.log, "scheduler-2"), NodeLost())
             await wait_until(lambda: view.rollbacks, "a rollback")
             assert await view.wait_caught_up(timeout=5)

@@ -10,7 +10,7 @@ from hami.domain.errors import DeviceUnavailable
 from hami.nodeagent.backends.library import find_library
 from hami.nodeagent.backends.nvml import NvmlBackend
 from hami.nodeagent.backends.thread import LibraryThread
-from hami.nodeagent.decide.faults import FaultKind
+from hami.nodeagent.decide.faults import Counters, FaultKind
 from tests.support.fake_nvml import script as nvml
 from tests.support.fake_nvml.script import NvmlScript, build
 
@@ -208,3 +208,21 @@ def test_the_library_is_looked_for_under_the_driver_root(driver_root: Path, tmp_
     assert find_library(str(driver_root)) == driver_root / "usr/lib64/libnvidia-ml.so.1"
     assert find_library(str(tmp_path)) is None
     assert find_library("/") is None
+
+
+async def test_a_cards_memory_is_read_figure_by_figure(cards: NvmlScript, backend: NvmlBackend) -> None:
+    await backend.open()
+    assert (await backend.probe("GPU-a"))[0].counters == Counters()
+    cards.ecc(0, 3)
+    cards.remap(0, rows=2, pending=1)
+    cards.sram(0, exceeded=1)
+    cards.unrepairable(0, 1)
+    new, _ = await backend.probe("GPU-a")
+    assert new.counters == Counters(
+        uncorrected=3, remapped=2, remap_pending=True, remap_failure=False, sram_threshold=True, unrepairable=True
+    )
+    assert new.memory_clean is False
+    cards.retired(1, 4, pending=1)
+    old, _ = await backend.probe("GPU-b")
+    assert old.counters == Counters(remapped=4, remap_pending=True)
+    await backend.close()

@@ -32,6 +32,24 @@ async def test_filter_reserves_and_bind_writes_the_binding_with_its_annotations(
     assert len(await world.events(PolicyChanged)) == 1
 
 
+async def test_in_profile_prod_decisions_wait_for_the_append_only_file(world: World) -> None:
+    await world.add_node("n1")
+    pod = await world.add_pod("p1")
+
+    async def waited() -> int:
+        answer = await world.redis.command.call("INFO", "commandstats")
+        return answer.decode().count("cmdstat_waitaof") if isinstance(answer, bytes) else 0
+
+    await world.redis.command.call("CONFIG", "RESETSTAT")
+    async with world.scheduler() as caller:
+        await caller.filter(pod, ["n1"])
+    assert await waited() == 0
+    async with world.scheduler(durability="prod") as caller:
+        assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
+        assert await caller.bind(pod, "n1") == ""
+    assert await waited() == 1
+
+
 async def test_a_pod_that_asks_for_nothing_may_go_anywhere(world: World) -> None:
     pod = await world.add_pod("plain", limits={"cpu": "1"})
     async with world.scheduler() as caller:

@@ -3,17 +3,24 @@
 import json
 
 import anyio
+import msgspec
+import pytest
 
 from hami.domain.cluster import Delivery
+from hami.domain.device import Health, MigPlacement, MigProfile, MigSlice
+from hami.domain.units import CorePercent, MiB
 from hami.events.catalog.allocation import (
     AllocationBound,
     AllocationFailed,
     AllocationLapsed,
     AllocationPrepared,
     AllocationReleased,
+    AllocationReserved,
 )
+from hami.events.catalog.device import DeviceCordoned, DeviceHealthChanged, MigInstanceCreated
 from hami.events.catalog.governance import LockReclaimed, LockWaitTimedOut
-from hami.events.catalog.node import NodeRegistered
+from hami.events.catalog.node import NodeLost, NodeRegistered, NodeRemoved
+from hami.events.catalog.union import Event
 from hami.events.lease import Held
 from hami.scheduler import texts
 from hami.sim.apiserver.faults import Fault
@@ -75,6 +82,30 @@ async def test_a_pod_without_a_reservation_on_that_node_is_not_bound(world: Worl
         assert await caller.bind(pod, "n1") == texts.NO_RESERVATION
         await caller.filter(pod, ["n1"])
         assert await caller.bind(pod, "n2") == texts.NO_RESERVATION
+    assert "nodeName" not in world.pod_of("p1")["spec"]
+
+
+@pytest.mark.parametrize(
+    "happened",
+    [
+        DeviceHealthChanged(device="GPU-n1", was=Health.HEALTHY, now=Health.UNHEALTHY, reason="xid 79"),
+        DeviceCordoned(device="GPU-n1", actor="operator"),
+        NodeRegistered(vendor="NVIDIA", devices=(a_device("GPU-other"),)),
+        NodeRegistered(vendor="NVIDIA", devices=(a_device("GPU-n1"),), node_uid="made-anew"),
+        NodeLost(),
+        NodeRemoved(),
+    ],
+    ids=["card fails", "card is cordoned", "card leaves", "node is another", "node is lost", "node is gone"],
+)
+async def test_what_happened_to_the_devices_since_filter_stops_the_bind(world: World, happened: Event) -> None:
+    await world.add_node("n1")
+    pod = await world.add_pod("p1", limits=WHOLE)
+    async with world.scheduler(sweep_s=600) as caller:
+        await caller.filter(pod, ["n1"])
+        await world.write(happened, node_name="n1")
+        await world.settled(caller)
+        assert await caller.bind(pod, "n1") == texts.DEVICES_GONE
+    assert await world.events(AllocationBound) == []
     assert "nodeName" not in world.pod_of("p1")["spec"]
 
 
@@ -198,6 +229,32 @@ async def test_an_ordered_node_serves_one_pod_before_the_next_is_bound(world: Wo
             return await caller.bind(second, "n1") == ""
 
         await wait_until(bind, "the second pod bound")
+
+
+async def test_a_mig_instance_is_made_before_the_binding_names_it(world: World) -> None:
+    profile = MigProfile("1g.10gb", MiB(9728), CorePercent(14), 1, (MigPlacement(0, 1), MigPlacement(1, 1)))
+    card = msgspec.structs.replace(a_device("GPU-n1", memory=81920), mode="mig", mig_profiles=(profile,))
+    await world.add_node("n1", card)
+    pod = await world.add_pod("p1", limits={"nvidia.com/gpu": "1", "nvidia.com/gpumem": "9000"})
+    async with world.scheduler() as caller:
+        assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
+        errors: list[str] = []
+
+        async def bind() -> None:
+            errors.append(await caller.bind(pod, "n1"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bind)
+            [bound] = await world.seen(AllocationBound)
+            assert "nodeName" not in world.pod_of("p1")["spec"]
+            [reserved] = await world.events(AllocationReserved)
+            planned = reserved.reservation.containers[0].shares[0].mig
+            made = MigSlice(planned.profile, planned.placement, "MIG-1")
+            created = MigInstanceCreated(device="GPU-n1", instance=made, reservation=bound.reservation)
+            await world.write(created, node_name="n1", subject="GPU-n1")
+        assert errors == [""]
+    notes = world.pod_of("p1")["metadata"]["annotations"]
+    assert notes["container.hami.io/main.visible-devices"] == "MIG-1"
 
 
 async def test_malformed_binds_name_what_is_wrong(world: World) -> None:

@@ -113,6 +113,28 @@ async def test_a_silent_store_makes_the_view_stale_and_filter_never_hangs(world:
                 await wait_until(partial(_ready, caller), "ready again", timeout=20)
 
 
+async def test_what_a_store_forgot_in_a_failover_is_not_given_out_again(world: World) -> None:
+    """The log comes back without its last events, as an asynchronous replica has it; the pods of those events run on."""
+    keys = [world.redis.keys.log, world.redis.keys.heads]
+    await world.add_node("n1")
+    async with world.scheduler(reconcile_s=3600) as caller:
+        older = [await world.redis.command.call("DUMP", key) for key in keys]
+        pod, other = await world.add_pod("p1", limits=WHOLE), await world.add_pod("p2", limits=WHOLE)
+        assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
+        assert await caller.bind(pod, "n1") == ""
+        await world.settled(caller)
+        await world.redis.command.pipeline([("RESTORE", key, 0, was, "REPLACE") for key, was in zip(keys, older, strict=True)])
+
+        async def adopted() -> bool:
+            assert not (await caller.filter(other, ["n1"]))["NodeNames"]
+            known = [each.reservation.owner.uid for each in await world.events(AllocationReserved)]
+            return known == [pod["metadata"]["uid"]]
+
+        await wait_until(adopted, "the running pod to be in the log again", timeout=20)
+        await wait_until(partial(_ready, caller), "ready again", timeout=20)
+        assert (await caller.filter(other, ["n1"]))["FailedNodes"]["n1"].startswith("1/1 ")
+
+
 async def test_another_incarnation_is_looked_at_afresh(world: World) -> None:
     await world.add_node("n1")
     pod = await world.add_pod("p1")
@@ -201,9 +223,19 @@ def _asking(gpus: bytes) -> bytes:
     return b'"Pod":{"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"' + gpus + b'"}}}]}}'
 
 
+ASKING = b'"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"1"}}}]}'
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
+        (b'{"Pod":{"metadata":{"name":"x","namespace":"d","uid":""},' + ASKING + b'},"NodeNames":["n1"]}', "Pod.metadata.uid"),
+        (b'{"Pod":{"metadata":{"name":"x","uid":"u"},' + ASKING + b'},"NodeNames":["n1"]}', "Pod.metadata.namespace"),
+        (
+            b'{"Pod":{"metadata":{"name":"x","namespace":"d","uid":"' + b"u" * 300 + b'"},' + ASKING + b'},"NodeNames":["n1"]}',
+            "must not have more than 253 characters",
+        ),
+        (b'{"Pod":{"spec":{"containers":[' + b'{"x":[' * 50_000, "recursion"),
         (b"", "truncated"),
         (b'{"Pod":{"metadata":{"name":"x"', "truncated"),
         (b'{"Pod":null,"NodeNames":["n1"]}', "extender args missing pod"),

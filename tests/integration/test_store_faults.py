@@ -169,8 +169,7 @@ async def test_a_reader_whose_tail_was_lost_in_a_failover_is_told(server: Embedd
     keys, call = store.client.keys, store.client.command.call
     for record in await store.log.read(kept):
         await call("XDEL", keys.log, record.position.entry)
-    await call("SET", keys.g, kept.g)
-    await call("HSET", keys.producers, "p", f"1:2:{kept.entry}")
+    await call("HSET", keys.heads, "g", kept.g, "producer/p", f"1:2:{kept.entry}")
     with pytest.raises(HistoryChanged):
         async for _ in store.log.tail(seen):
             pass

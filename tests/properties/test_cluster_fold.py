@@ -14,7 +14,7 @@ from hami.events.catalog.node import NodeBack, NodeLost, NodeRemoved
 from hami.events.catalog.union import Event
 from hami.events.log import Record, Undecodable, Unknown
 from hami.projections.checkpoint import decode_state, digest_of, encode_state
-from hami.projections.folds.cluster import apply, new_cluster
+from hami.projections.folds.cluster import apply, new_cluster, snapshot
 from hami.projections.folds.errors import LogGap
 from hami.projections.folds.state import ClusterState, facts_of
 from tests.support.builders import (
@@ -229,6 +229,21 @@ def test_touched_nodes_are_exactly_what_a_follower_needs(history: tuple[Record, 
             else:
                 mirror.pop(name, None)
         assert mirror == state.nodes
+
+
+@checked
+@given(histories, st.sets(st.integers(0, 40)))
+def test_it_does_not_matter_when_or_how_often_the_nodes_are_read(history: tuple[Record, ...], reads: set[int]) -> None:
+    """Devices catch up with what is held of them when somebody reads: each reader must see what a constant reader sees."""
+    constant, seldom = new_cluster(), new_cluster()
+    for at, record in enumerate(history):
+        apply(constant, record)
+        apply(seldom, record)
+        seen = dict(constant.nodes)
+        if at in reads:
+            assert snapshot(seldom).nodes == seen
+    assert encode_state(seldom) == encode_state(constant)
+    assert seldom.drain_touched() == constant.drain_touched()
 
 
 @checked

@@ -10,7 +10,7 @@ import msgspec
 
 from hami.config import AgentSettings
 from hami.domain.allocation import ContainerShares, DeviceShare, PodOwner, Reservation
-from hami.domain.errors import StoreUnavailable
+from hami.domain.errors import HamiError, StoreUnavailable
 from hami.domain.request import ContainerKind
 from hami.domain.units import CorePercent, EpochMs, MiB
 from hami.events.catalog.union import Event
@@ -23,6 +23,10 @@ from hami.nodeagent.app import Agent, AgentTiming, run_agent
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.health import HealthTiming
 from hami.nodeagent.kubelet import LinkTiming
+from hami.sim.kubelet.api import InMemoryApi
+from hami.sim.kubelet.node import SimKubelet
+from tests.support.plugins import RESOURCE
+from tests.support.waiting import wait_until
 
 NODE = "node-1"
 E = TypeVar("E")
@@ -42,7 +46,7 @@ class RecordingPublisher:
     def __init__(self) -> None:
         self.events: list[tuple[Event, str]] = []
         self.resent: list[tuple[int, int]] = []
-        self.state = OutboxState(epoch=7, backlog=0, dropped=0, delivered=0, stuck_for_s=0.0)
+        self.state = OutboxState(epoch=7, backlog=0, dropped=0, delivered=0, stuck_for_s=0.0, idle=True)
 
     def resend(self, epoch: int, seq: int) -> None:
         self.resent.append((epoch, seq))
@@ -70,25 +74,33 @@ class LogVoice:
 class _FeedAway:
     """Implements hami.events.log.NodeFeed."""
 
+    def __init__(self, why: HamiError) -> None:
+        self._why = why
+
     async def tail(self, after: str) -> AsyncIterator[Sequence[tuple[str, Envelope]]]:
         await anyio.lowlevel.checkpoint()
-        raise StoreUnavailable
+        raise self._why
         yield ()
 
 
 class _LeasesAway(MemoryLeases):
+    def __init__(self, why: HamiError) -> None:
+        super().__init__()
+        self._why = why
+
     async def keep(self, name: str, value: str, *, ttl_ms: int) -> None:
-        raise StoreUnavailable
+        raise self._why
 
 
 class StoreAway:
-    """The agent's side of a store that never answers."""
+    """The agent's side of a store that never answers, or that refuses for the reason given."""
 
-    def __init__(self) -> None:
-        self.leases = _LeasesAway()
+    def __init__(self, why: HamiError | None = None) -> None:
+        self._why = why or StoreUnavailable()
+        self.leases = _LeasesAway(self._why)
 
     def feed(self, node: str) -> NodeFeed:
-        return _FeedAway()
+        return _FeedAway(self._why)
 
 
 class World(msgspec.Struct):
@@ -155,3 +167,31 @@ def reservation(uid: str, uuids: Sequence[str], *, name: str = "r-1", container:
         scheduler="s",
         deadline_ms=EpochMs(0),
     )
+
+
+async def offered(api: InMemoryApi, capacity: str, allocatable: str) -> None:
+    def seen() -> bool:
+        status = api.nodes.get("node-1", {})
+        return (status.get("capacity", {}).get(RESOURCE), status.get("allocatable", {}).get(RESOURCE)) == (
+            capacity,
+            allocatable,
+        )
+
+    await wait_until(seen, f"{capacity} devices, {allocatable} allocatable")
+
+
+async def connected(kubelet: SimKubelet, world: World) -> None:
+    await connected_with(kubelet, world, 20)
+
+
+async def connected_with(kubelet: SimKubelet, world: World, healthy: int) -> None:
+    """The agent of this life is listened to, whatever the node object still says of an earlier one."""
+
+    def seen() -> bool:
+        return bool(world.agent.plugin.streams) and kubelet.books.capacity().get(RESOURCE) == (20, healthy)
+
+    await wait_until(seen, "the kubelet to listen to this agent")
+
+
+async def running(api: InMemoryApi, name: str) -> None:
+    await wait_until(lambda: api.status(name).get("phase") == "Running", f"{name} to run")

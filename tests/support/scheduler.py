@@ -98,8 +98,8 @@ class World:
         self.store = RedisStore(client)
         self.writer = EventWriter(self.store.log, "test")
         self._folder = folder
-        self._kubeconfig = folder / "kubeconfig"
-        self._kubeconfig.write_text(json.dumps(sim.kubeconfig(token)))
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.write_text(json.dumps(sim.kubeconfig(token)))
 
     def on(self, client: Client) -> "World":
         """The same API server with another store; start its writer before use."""
@@ -158,11 +158,17 @@ class World:
         return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in self.sim.objects(plural)}
 
     def settings(self, **given: Any) -> SchedulerSettings:
-        return SchedulerSettings(**{**QUICK, "kubeconfig": str(self._kubeconfig), "id": "a", **given})
+        return SchedulerSettings(**{**QUICK, "kubeconfig": str(self.kubeconfig), "id": "a", **given})
 
     @asynccontextmanager
     async def scheduler(
-        self, *, wait_ready: bool = True, redis_url: str = "", authority: str = "", **given: Any
+        self,
+        *,
+        wait_ready: bool = True,
+        redis_url: str = "",
+        durability: str = "dev",
+        authority: str = "",
+        **given: Any,
     ) -> AsyncIterator[Caller]:
         """A running scheduler; the block begins when it is ready, or with `wait_ready=False` when it listens.
 
@@ -170,7 +176,8 @@ class World:
         """
         urls: list[str] = []
         ready: list[str] = []
-        redis = RedisSettings(url=redis_url or self.redis.url, block_s=0.2, command_timeout_s=0.5, connect_timeout_s=0.5)
+        where = redis_url or self.redis.url
+        redis = RedisSettings(url=where, durability=durability, block_s=0.2, command_timeout_s=0.5, connect_timeout_s=0.5)
         trust = ssl.create_default_context(cadata=authority) if authority else True
         connector = aiohttp.TCPConnector(ssl=trust)
         async with anyio.create_task_group() as tasks, aiohttp.ClientSession(connector=connector) as http:

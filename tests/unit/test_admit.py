@@ -72,6 +72,32 @@ def test_init_containers_and_sidecars_are_marked_too() -> None:
         assert bool(references(container)) is asks, container["name"]
 
 
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        (None, [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]),
+        ([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}], [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]),
+        ([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}], "NVIDIA_VISIBLE_DEVICES"),
+        ([{"name": "CUDA_DEVICE_MEMORY_LIMIT_0", "value": "1g"}], "CUDA_DEVICE_MEMORY_LIMIT_0"),
+        (
+            [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}],
+            "NVIDIA_VISIBLE_DEVICES",
+        ),
+    ],
+)
+def test_a_container_beside_one_that_asks_sees_no_device(env: list[Raw] | None, expected: list[Raw] | str) -> None:
+    raw = simple({"gpu": "1"})
+    raw["spec"]["containers"].append(
+        {"name": "side", "envFrom": [{"configMapRef": {"name": "all"}}], **({"env": env} if env else {})}
+    )
+    if isinstance(expected, str):
+        answer = mutate(typed(raw), SETTINGS, EMPTY)
+        assert isinstance(answer, Denied)
+        assert expected in answer.message
+    else:
+        assert admitted(raw)["spec"]["containers"][1]["env"] == expected
+
+
 def test_a_pod_without_a_name_yet_is_no_trouble() -> None:
     assert admitted(recorded("create-pod-generateName"))["spec"]["schedulerName"] == "hami-scheduler"
 

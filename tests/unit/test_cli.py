@@ -163,6 +163,18 @@ def test_an_error_is_one_line_and_a_code(hami: Hami, arguments: list[str], code:
     assert said in ran.err
 
 
+@pytest.mark.parametrize("url", ["reds://:secret@host/0", "redis://:secret@host:port/0"])
+def test_a_malformed_url_is_shown_without_its_password(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    assert run(["--redis-url", url, "state"]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("hami: redis.url: ")
+    assert "secret" not in said
+
+
+def test_a_missing_choice_is_one_line_too(hami: Hami) -> None:
+    assert hami("completion").err.count("\n") == 1
+
+
 def test_every_exit_code_has_a_meaning() -> None:
     assert set(MEANING) == set(Exit)
 

@@ -274,3 +274,15 @@ def test_only_nodes_whose_devices_changed_are_handed_on() -> None:
     assert state.drain_touched() == ()
     after(a_released(ONE), onto=state)
     assert state.drain_touched() == ("n1",)
+
+
+def test_what_another_nodes_agent_says_of_an_allocation_changes_nothing() -> None:
+    planned, made = a_mig_slice(), a_mig_slice(uuid="MIG-of-mine")
+    held = a_reservation("r1", a_container(a_share("GPU-a", 1000, 10, mig=planned)))
+    state = after(NODE, a_reserved(held), a_bound(held))
+    created = MigInstanceCreated(device="GPU-a", instance=made, reservation="r1")
+    for record in records_of([(a_prepared(held), "n2"), (created, "n2")], after=state.position.g):
+        apply(state, record)
+    assert kinds(state) == ["other_node", "other_node"]
+    [share] = only(state).reservation.containers[0].shares
+    assert (only(state).phase, share.mig) == (Phase.BOUND, planned)

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from hami.domain.device import Health
-from hami.domain.errors import StoreUnavailable
+from hami.domain.errors import StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
 from hami.events.catalog.allocation import AllocationPrepared
 from hami.events.catalog.device import DeviceHealthChanged, FaultKind, FaultObserved
@@ -29,8 +29,11 @@ class FlakyInbox:
         self.got: list[Envelope] = []
         self.away = False
         self.lose_answer = 0
+        self.refusal: StoreUnsafe | None = None
 
     async def put(self, envelopes: Sequence[Envelope]) -> None:
+        if self.refusal is not None:
+            raise self.refusal
         if self.away:
             raise StoreUnavailable("away")
         self.got += envelopes
@@ -97,6 +100,16 @@ async def test_publishing_works_while_the_store_is_away_and_all_arrives_afterwar
         await wait_until(lambda: len(inbox.ids()) == 500, "all to arrive")
         await wait_until(lambda: outbox.state.stuck_for_s == 0, "the trouble to be over")
     assert inbox.events() == [prepared(i) for i in range(500)]
+
+
+async def test_a_store_that_must_not_be_used_is_waited_out(spool: Callable[[], Spool]) -> None:
+    inbox = FlakyInbox()
+    inbox.refusal = StoreUnsafe("NOPERM")
+    async with running(Outbox("n1", inbox, spool(), epochs())) as outbox:
+        outbox.publish(prepared(1))
+        await wait_until(lambda: outbox.state.stuck_for_s > 0, "the refusal is noticed")
+        inbox.refusal = None
+        await wait_until(inbox.ids, "the event once the store is usable")
 
 
 async def test_a_lost_answer_sends_the_same_numbers_again(spool: Callable[[], Spool]) -> None:

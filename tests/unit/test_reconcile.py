@@ -116,6 +116,47 @@ def test_unreadable_annotations_of_one_pod_cost_only_that_pod() -> None:
     assert "much" in events[0].api_said
 
 
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ({"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,-40960,0:;"}, "not negative"),
+        ({"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1,-100:;"}, "not negative"),
+        ({"hami.io/vgpu-devices-allocated": ",NVIDIA,1,0:;"}, "needs a uuid"),
+        ({"hami.io/vgpu-devices-allocated": ";" * 200_000 + "GPU-a,NVIDIA,1,0:;"}, "containers more than the pod has"),
+        ({"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1,0:" * 5000 + ";"}, "more than 4096 devices"),
+        (
+            {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1,0:;", VENDORS[0].keys.mig: '[{"x":' + "[" * 100_000},
+            "recursion",
+        ),
+    ],
+    ids=["negative memory", "negative cores", "no uuid", "containers without end", "devices without end", "nesting"],
+)
+def test_a_tenant_gains_nothing_by_writing_an_allocation_himself(written: dict[str, str], why: str) -> None:
+    forged = pod(uid="a", node="n1", containers=(("c", ContainerKind.APP),), annotations=written)
+    [event] = run(None, forged)
+    assert isinstance(event, Corrected)
+    assert why in event.api_said
+
+
+def test_a_pod_that_asks_for_nothing_was_given_nothing() -> None:
+    forged = pod(node="n1", asks=False, annotations={"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,40960,0:;"})
+    [event] = run(None, forged)
+    assert isinstance(event, Corrected)
+    assert "asks for no device" in event.api_said
+
+
+def test_the_id_of_another_pods_reservation_is_not_believed() -> None:
+    held = allocation(Phase.RESERVED)
+    written = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1,0:;", "hami.io/reservation": "r"}
+    thief = pod(uid="thief", name="q", node="n1", annotations=written)
+    snapshot = ClusterSnapshot(allocations={"r": held}, by_owner={"u": "r"})
+    events = reconcile(snapshot, {"u": pod(), "thief": thief}, VENDORS, now_ms=0)
+    assert [type(each) for each in events] == [AllocationReserved, AllocationBound]
+    assert {each.reservation.id if isinstance(each, AllocationReserved) else each.reservation for each in events} == {  # type: ignore[union-attr]  # narrowed above
+        "adopted-thief"
+    }
+
+
 def test_a_pod_without_devices_is_none_of_our_business() -> None:
     assert run(None, pod(node="n1")) == []
     assert run(None, pod(node="n1", annotations={"hami.io/vgpu-devices-allocated": ";;"})) == []

@@ -1,9 +1,10 @@
 """What a placement becomes: the reservation and the annotations of the Binding."""
 
 import msgspec
+import pytest
 
 from hami.domain.allocation import ContainerShares, DeviceShare, PodOwner
-from hami.domain.cluster import Delivery, NodeState
+from hami.domain.cluster import Delivery, NodeState, Visible
 from hami.domain.device import MigPlacement, MigSlice
 from hami.domain.request import ContainerKind, ContainerRequest, DeviceRequest, PodRequest
 from hami.domain.units import CorePercent, MiB
@@ -65,11 +66,26 @@ def test_a_planned_mig_instance_shows_no_device_until_it_has_a_name() -> None:
     assert identity.memory_key("main", 0) not in after
 
 
-def test_ordered_delivery_leaves_identity_keys_out() -> None:
-    node = msgspec.structs.replace(NODE, delivery=Delivery.ORDERED)
-    found = binding_annotations(CONTAINERS, VENDORS, reservation_id="r1", node=node, now_s=1)
-    assert not any(key.startswith(identity.CONTAINER_PREFIX) for key in found)
-    assert found["hami.io/bind-phase"] == "allocating"
+@pytest.mark.parametrize(
+    ("visible", "listed"),
+    [
+        (Visible.UUID, "GPU-a,GPU-b"),
+        (Visible.INDEX, "0,1"),
+        (Visible.MOUNTS, "/var/run/nvidia-container-devices"),
+        (Visible.NOTHING, "void"),
+    ],
+)
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_the_pods_own_list_is_what_its_nodes_runtime_reads(delivery: Delivery, visible: Visible, listed: str) -> None:
+    """The pod's environment beats the plugin's answer, so an empty one would take devices and limits away again."""
+    main = ContainerShares(
+        name="main", kind=ContainerKind.APP, shares=(share("GPU-a"), msgspec.structs.replace(share("GPU-b"), index=1))
+    )
+    node = msgspec.structs.replace(NODE, delivery=delivery, visible=visible)
+    found = binding_annotations((main,), VENDORS, reservation_id="r1", node=node, now_s=1)
+    assert found[identity.visible_key("main")] == listed
+    assert found[identity.memory_key("main", 1)] == "3000m"
+    assert found["hami.io/bind-phase"] == ("success" if delivery is Delivery.IDENTITY else "allocating")
 
 
 def test_a_reservation_names_owner_node_and_deadline() -> None:

@@ -12,7 +12,7 @@ from hami.domain.cluster import ClusterSnapshot
 from hami.domain.pod import Container, EnvVar, ObjectMeta, Pod, PodSpec
 from hami.domain.request import ContainerKind
 from hami.domain.units import EpochMs
-from hami.scheduler.decide.admit import AdmissionSettings, Admitted, Denied, mutate
+from hami.scheduler.decide.admit import AdmissionSettings, Admitted, Denied, debuggers, mutate
 from hami.scheduler.decide.validate import Allowed, BindingReview, Review, validate, validate_binding
 from hami.vendors import identity
 from hami.vendors.config import DeviceConfig
@@ -94,9 +94,37 @@ def test_the_label_that_brings_reviews_to_us_cannot_be_taken_off() -> None:
 def test_an_ephemeral_container_may_not_help_itself_to_devices() -> None:
     debugger = Container(name="dbg", env=[EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="all")])
     assert isinstance(update(pod(), pod(ephemeral_containers=[debugger]), subresource="ephemeralcontainers"), Denied)
-    plain = Container(name="dbg", env=[EnvVar(name="A", value="b")])
-    assert update(pod(), pod(ephemeral_containers=[plain]), subresource="ephemeralcontainers") == Allowed()
-    assert validate(review_of(recorded("update-pod-ephemeralcontainers")), SETTINGS, CONTROL) == Allowed()
+    told = Container(name="dbg", env=[EnvVar(name="A", value="b"), EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="void")])
+    assert update(pod(), pod(ephemeral_containers=[told]), subresource="ephemeralcontainers") == Allowed()
+
+
+def test_an_ephemeral_container_that_says_nothing_could_take_it_from_its_image_or_a_config_map() -> None:
+    request = recorded("update-pod-ephemeralcontainers")
+    for side in ("object", "oldObject"):
+        request[side]["metadata"].setdefault("labels", {}).update(LABELS)
+    silent = validate(review_of(request), SETTINGS, CONTROL)
+    assert isinstance(silent, Denied)
+    assert "NVIDIA_VISIBLE_DEVICES" in silent.message
+    told = debuggers(msgspec.convert(request["oldObject"], Pod), msgspec.convert(request["object"], Pod))
+    request["object"] = apply(request["object"], list(told.patch))
+    assert validate(review_of(request), SETTINGS, CONTROL) == Allowed()
+    assert debuggers(pod(), msgspec.convert(request["object"], Pod)).patch == ()
+
+
+def test_a_container_beside_one_that_asks_may_not_help_itself() -> None:
+    request = recorded("create-pod-one-container")
+    containers = request["object"]["spec"]["containers"]
+    containers.append({"name": "side", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]})
+    containers[0]["env"] = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": identity.field_path(key)}}}
+        for name, key in identity.references("main", 1).items()
+    ]
+    request["object"]["metadata"]["labels"] = LABELS
+    refused = validate(review_of(request), SETTINGS, CONTROL)
+    assert isinstance(refused, Denied)
+    assert "containers[1]" in refused.message
+    containers[1]["env"] = []
+    assert validate(review_of(request), SETTINGS, CONTROL) == Allowed()
 
 
 def test_what_the_mutating_webhook_lets_in_passes_and_a_bent_reference_does_not() -> None:

@@ -7,7 +7,7 @@ import msgspec
 from hami.domain.allocation import DeviceShare, Reservation
 
 
-class AllocationReserved(msgspec.Struct, frozen=True, kw_only=True):
+class AllocationReserved(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A decision took these devices. Lapses at its deadline unless bound."""
 
     TYPE: ClassVar[str] = "hami.allocation.reserved"
@@ -16,7 +16,7 @@ class AllocationReserved(msgspec.Struct, frozen=True, kw_only=True):
     reservation: Reservation
 
 
-class AllocationEvent(msgspec.Struct, frozen=True, kw_only=True):
+class AllocationEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What every later event of an allocation names. `namespace` keys the quota that the reservation counts against."""
 
     reservation: str
@@ -24,7 +24,7 @@ class AllocationEvent(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
 
 
-class AllocationBound(AllocationEvent, frozen=True, kw_only=True):
+class AllocationBound(AllocationEvent, frozen=True, gc=False, kw_only=True):
     """The pod's Binding to the node is written, or an existing one was adopted (`adopted`: why)."""
 
     TYPE: ClassVar[str] = "hami.allocation.bound"
@@ -33,7 +33,7 @@ class AllocationBound(AllocationEvent, frozen=True, kw_only=True):
     adopted: str = ""
 
 
-class AllocationPrepared(AllocationEvent, frozen=True, kw_only=True):
+class AllocationPrepared(AllocationEvent, frozen=True, gc=False, kw_only=True):
     """The kubelet prepared one container; `served` is what the node saw it get, empty when it equals the reservation."""
 
     TYPE: ClassVar[str] = "hami.allocation.prepared"
@@ -46,14 +46,14 @@ class AllocationPrepared(AllocationEvent, frozen=True, kw_only=True):
     """What differs between reserved and served, in words; empty = nothing."""
 
 
-class AllocationShrunk(AllocationEvent, frozen=True, kw_only=True):
+class AllocationShrunk(AllocationEvent, frozen=True, gc=False, kw_only=True):
     """All init containers have finished: only the steady state still counts."""
 
     TYPE: ClassVar[str] = "hami.allocation.shrunk"
     SCHEMA: ClassVar[int] = 1
 
 
-class AllocationReleased(AllocationEvent, frozen=True, kw_only=True):
+class AllocationReleased(AllocationEvent, frozen=True, gc=False, kw_only=True):
     """Terminal: the pod is gone or finished (`reason`: pod_deleted, pod_succeeded, pod_failed, pod_absent)."""
 
     TYPE: ClassVar[str] = "hami.allocation.released"
@@ -62,7 +62,7 @@ class AllocationReleased(AllocationEvent, frozen=True, kw_only=True):
     reason: str
 
 
-class AllocationLapsed(AllocationEvent, frozen=True, kw_only=True):
+class AllocationLapsed(AllocationEvent, frozen=True, gc=False, kw_only=True):
     """Terminal: never bound (`reason`: deadline, replaced)."""
 
     TYPE: ClassVar[str] = "hami.allocation.lapsed"
@@ -71,7 +71,7 @@ class AllocationLapsed(AllocationEvent, frozen=True, kw_only=True):
     reason: str
 
 
-class AllocationFailed(AllocationEvent, frozen=True, kw_only=True):
+class AllocationFailed(AllocationEvent, frozen=True, gc=False, kw_only=True):
     """Terminal: binding or delivery failed (`reason` in words)."""
 
     TYPE: ClassVar[str] = "hami.allocation.failed"

@@ -4,11 +4,11 @@ from typing import ClassVar
 
 import msgspec
 
-from hami.domain.cluster import Delivery
+from hami.domain.cluster import Delivery, Visible
 from hami.domain.device import Device
 
 
-class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True):
+class NodeRegistered(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The full device set of one vendor on this node; replaces that vendor's previous set.
 
     A device that was unhealthy stays so: registering again clears no fault, only `DeviceHealthChanged` does.
@@ -25,9 +25,10 @@ class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True):
     agent_version: str = ""
     incarnation: str = ""
     """The log incarnation that the agent last saw."""
+    visible: Visible = Visible.UUID
 
 
-class NodeLost(msgspec.Struct, frozen=True, kw_only=True):
+class NodeLost(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The node's lease expired (or another reason, in words)."""
 
     TYPE: ClassVar[str] = "hami.node.lost"
@@ -36,14 +37,14 @@ class NodeLost(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = "lease expired"
 
 
-class NodeBack(msgspec.Struct, frozen=True, kw_only=True):
+class NodeBack(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The node's lease is alive again after NodeLost."""
 
     TYPE: ClassVar[str] = "hami.node.back"
     SCHEMA: ClassVar[int] = 1
 
 
-class NodeRemoved(msgspec.Struct, frozen=True, kw_only=True):
+class NodeRemoved(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The Kubernetes Node object is gone; its devices go with it. `node_uid` is the uid that went."""
 
     TYPE: ClassVar[str] = "hami.node.removed"

@@ -15,6 +15,7 @@ from redis.asyncio import BlockingConnectionPool, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from hami.config import without_password
 from hami.domain.errors import InvalidInput, StoreUnavailable, StoreUnsafe
 from hami.events.redis.keys import Keys
 
@@ -22,6 +23,8 @@ Arg = str | bytes | int | float
 
 MARGIN_S: Final = 1.0
 """How much later than the server's own BLOCK a blocking read gives up: the server answers in time or is stuck."""
+
+_BROKEN: Final = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
 
 _UNSAFE_PREFIXES: Final = ("WRONGTYPE", "ERR Function not found", "Function not found", "NOPERM")
 
@@ -33,7 +36,7 @@ def translated(doing: str) -> Iterator[None]:
         yield
     except redis_errors.NoPermissionError as error:
         raise StoreUnsafe(f"{doing}: this Redis user may not do that: {error}") from error
-    except (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError) as error:
+    except _BROKEN as error:
         raise StoreUnavailable(f"{doing}: {error}") from error
     except redis_errors.ResponseError as error:
         text = str(error)
@@ -59,6 +62,9 @@ class Wire:
             try:
                 await connection.send_packed_command(_packed(command), check_health=False)
                 return await connection.read_response(disable_decoding=True)
+            except _BROKEN:
+                await self._forget_idle()
+                raise
             finally:
                 await self._pool.release(connection)
 
@@ -78,14 +84,20 @@ class Wire:
                         answers.append(await connection.read_response(disable_decoding=True))
                     except redis_errors.ResponseError as error:
                         failed = failed or error
-            except BaseException:
+            except BaseException as error:
                 await connection.disconnect(nowait=True)
+                if isinstance(error, _BROKEN):
+                    await self._forget_idle()
                 raise
             finally:
                 await self._pool.release(connection)
             if failed is not None:
                 raise failed
             return answers
+
+    async def _forget_idle(self) -> None:
+        """A server that went away took the idle connections with it: the next command must not find out by failing."""
+        await self._pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
         with anyio.move_on_after(2, shield=True):
@@ -107,12 +119,17 @@ class Client:
         command_timeout_s: float = 2.0,
         block_s: float = 2.0,
         connect_timeout_s: float = 2.0,
+        setting: str = "redis.url",
     ) -> None:
+        """`setting` names where the URL came from. Raises InvalidInput when it is none."""
         self.url, self.block_s = url, block_s
         self.keys = Keys(partition)
-        self.command = Wire(_pool(url, connect_timeout_s, command_timeout_s, limit=64))
-        self.blocking = Wire(_pool(url, connect_timeout_s, block_s + MARGIN_S))
-        self.bulk = Wire(_pool(url, connect_timeout_s, max(30.0, command_timeout_s)))
+        try:
+            self.command = Wire(_pool(url, connect_timeout_s, command_timeout_s, limit=64))
+            self.blocking = Wire(_pool(url, connect_timeout_s, block_s + MARGIN_S))
+            self.bulk = Wire(_pool(url, connect_timeout_s, max(30.0, command_timeout_s)))
+        except ValueError as error:
+            raise InvalidInput(setting, without_password(url), str(error)) from error
 
     async def fcall(self, function: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
         return await self.command.call("FCALL", function, len(keys), *keys, *args)
@@ -144,12 +161,9 @@ def _pool(url: str, connect_timeout_s: float, timeout_s: float, limit: int | Non
         "driver_info": None,
         "client_name": "hami",
     }
-    try:
-        if limit is None:
-            return ConnectionPool.from_url(url, **settings)
-        return BlockingConnectionPool.from_url(url, max_connections=limit, timeout=timeout_s, **settings)
-    except ValueError as error:
-        raise InvalidInput("redis.url", url, str(error)) from error
+    if limit is None:
+        return ConnectionPool.from_url(url, **settings)
+    return BlockingConnectionPool.from_url(url, max_connections=limit, timeout=timeout_s, **settings)
 
 
 def text(value: bytes | str | int | None) -> str:

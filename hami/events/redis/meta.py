@@ -76,7 +76,7 @@ async def initialise(client: Client, *, replace_functions: bool = False) -> Stor
     meta = await read_meta(client)
     if meta is None:
         raise StoreUnsafe("the store lost its incarnation while it was initialised")
-    await wire.call("SET", keys.incarnation, meta.incarnation)
+    await wire.call("HSET", keys.heads, "incarnation", meta.incarnation)
     await _first_event(client, meta)
     return msgspec.structs.replace(meta, created=created)
 
@@ -88,7 +88,7 @@ async def start_incarnation(client: Client) -> StoreMeta:
     meta = await read_meta(client)
     if meta is None:
         raise StoreUnsafe("the store lost its incarnation while it was recovered")
-    await client.command.call("SET", client.keys.incarnation, meta.incarnation)
+    await client.command.call("HSET", client.keys.heads, "incarnation", meta.incarnation)
     epoch, _, _ = await RedisLog(client).last_of(PRODUCER)
     await _announce(client, meta, epoch=epoch + 1, previous=before.incarnation if before else "")
     return msgspec.structs.replace(meta, created=True)

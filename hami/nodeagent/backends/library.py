@@ -7,7 +7,7 @@ from typing import Final
 from hami.domain.errors import DeviceUnavailable
 
 SONAME: Final = "libnvidia-ml.so.1"
-_FOLDERS: Final = (
+FOLDERS: Final = (
     "usr/lib64",
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
@@ -21,7 +21,7 @@ def find_library(driver_root: str) -> Path | None:
     """The library under a driver root; None means: leave it to the linker."""
     if driver_root in {"", "/"}:
         return None
-    for folder in _FOLDERS:
+    for folder in FOLDERS:
         candidate = Path(driver_root) / folder / SONAME
         if candidate.exists():
             return candidate.resolve()

@@ -16,6 +16,7 @@ from hami.domain.errors import DeviceUnavailable
 from hami.domain.units import CorePercent, MiB, Slots
 from hami.nodeagent.backends.base import Inventory
 from hami.nodeagent.backends.library import preload
+from hami.nodeagent.backends.memory import counters_of
 from hami.nodeagent.backends.thread import LibraryThread
 from hami.nodeagent.decide.faults import Evidence, Fault, FaultKind
 from hami.nodeagent.decide.topology import SWITCH, pair_score
@@ -139,6 +140,14 @@ class NvmlBackend:
             except pynvml.NVMLError as error:
                 self._unmonitored[uuid] = str(error)
 
+    def _listen_to_late(self, uuid: str) -> None:
+        """A card that came after `open` joins the set: a new set would lose what waits in the old one."""
+        self._known.append(uuid)
+        try:
+            self._register(uuid, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+        except pynvml.NVMLError as error:
+            self._unmonitored[uuid] = str(error)
+
     def _register(self, uuid: str, handle: Any) -> None:
         if self._events is None:
             self._unmonitored[uuid] = self._unmonitored[""]
@@ -166,9 +175,10 @@ class NvmlBackend:
         for uuid in self._known:
             if uuid not in seen:
                 unavailable.setdefault(uuid, "no longer listed")
+        for device in devices:
+            if device.uuid not in self._known:
+                self._listen_to_late(device.uuid)
         unmonitored = {uuid: why for uuid, why in self._unmonitored.items() if uuid in seen}
-        for uuid in seen - set(self._known):
-            unmonitored[uuid] = "appeared after the agent began to listen"
         return Inventory(
             devices=tuple(devices), unavailable=unavailable, unmonitored=unmonitored, driver=pynvml.nvmlSystemGetDriverVersion()
         )
@@ -245,7 +255,9 @@ class NvmlBackend:
         faults: tuple[Fault, ...] = ()
         if action not in {None, 0}:
             faults = (Fault(uuid=uuid, kind=FaultKind.RECOVERY_ACTION, recovery_action=action),)
-        return Evidence(probe_passed=True, recovery_action=action, memory_clean=_memory_clean(handle)), faults
+        counters = counters_of(handle)
+        evidence = Evidence(probe_passed=True, recovery_action=action, memory_clean=counters.clean, counters=counters)
+        return evidence, faults
 
     def _free_events(self) -> None:
         if self._events is not None:
@@ -345,14 +357,6 @@ def _recovery_action(handle: Any) -> int | None:
     if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
         return None
     return int(values[0].value.uiVal)
-
-
-def _memory_clean(handle: Any) -> bool | None:
-    rows = _quiet(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
-    if rows is None:
-        return None
-    _corrected, _uncorrected, pending, failure = rows
-    return not pending and not failure
 
 
 def _state_fault(uuid: str, error: Any) -> Fault:

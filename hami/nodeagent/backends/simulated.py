@@ -1,6 +1,7 @@
 """Scripted devices: the backend of the demo, and of tests that are not about a library."""
 
 from collections import deque
+from typing import Final
 
 import anyio
 import msgspec
@@ -8,17 +9,20 @@ import msgspec
 from hami.domain.device import Device
 from hami.domain.errors import DeviceUnavailable
 from hami.nodeagent.backends.base import Inventory
-from hami.nodeagent.decide.faults import Evidence, Fault, FaultKind
+from hami.nodeagent.decide.faults import Counters, Evidence, Fault, FaultKind
+
+SOUND: Final = Counters(uncorrected=0, remapped=0, remap_pending=False, remap_failure=False)
 
 
 class SimulatedBackend:
-    """Devices that do what they are told: `strike`, `lose`, `restore`, `act`, `silence`, `break_library`."""
+    """Devices that do what they are told: `strike`, `lose`, `restore`, `act`, `count`, `silence`, `break_library`."""
 
     def __init__(self, devices: tuple[Device, ...], *, vendor: str = "NVIDIA", driver: str = "simulated") -> None:
         self._devices = {device.uuid: device for device in devices}
         self._vendor, self._driver = vendor, driver
         self._lost: dict[str, str] = {}
         self._actions: dict[str, int | None] = {}
+        self._counters: dict[str, Counters] = {}
         self._unmonitored: dict[str, str] = {}
         self._pending: deque[Fault] = deque()
         self._wake = anyio.Event()
@@ -50,6 +54,10 @@ class SimulatedBackend:
     def act(self, uuid: str, action: int | None) -> None:
         """Set the recovery action that the card shows; None = it cannot be read."""
         self._actions[uuid] = action
+
+    def count(self, uuid: str, counters: Counters) -> None:
+        """Set what the card says of its memory."""
+        self._counters[uuid] = counters
 
     def silence(self, uuid: str, why: str) -> None:
         """The card answers, but no fault of it will be heard."""
@@ -90,7 +98,11 @@ class SimulatedBackend:
         if uuid in self._lost or uuid not in self._devices:
             lost = Fault(uuid=uuid, kind=FaultKind.GPU_LOST, detail=self._lost.get(uuid, "no such card"))
             return Evidence(probe_passed=False), (lost,)
-        return Evidence(probe_passed=True, recovery_action=self._actions.get(uuid, 0), memory_clean=True), ()
+        counters = self._counters.get(uuid, SOUND)
+        action = self._actions.get(uuid, 0)
+        evidence = Evidence(probe_passed=True, recovery_action=action, memory_clean=counters.clean, counters=counters)
+        asked = Fault(uuid=uuid, kind=FaultKind.RECOVERY_ACTION, recovery_action=action)
+        return evidence, (asked,) if action else ()
 
     async def close(self) -> None:
         self._open = False

@@ -31,11 +31,23 @@ class DeviceNode(msgspec.Struct, frozen=True, gc=False):
 
 
 class ContainerEdits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is added to a container: environment, mounts, device nodes."""
+    """What is added to a container: environment, mounts, device nodes, and names of CDI devices in two places."""
 
     envs: dict[str, str]
     mounts: tuple[Mount, ...] = ()
     devices: tuple[DeviceNode, ...] = ()
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    cdi_devices: tuple[str, ...] = ()
+
+    def plus(self, other: "ContainerEdits") -> "ContainerEdits":
+        """Both; where they name one variable, the other's value."""
+        return ContainerEdits(
+            envs=self.envs | other.envs,
+            mounts=(*self.mounts, *other.mounts),
+            devices=(*self.devices, *other.devices),
+            annotations=self.annotations | other.annotations,
+            cdi_devices=(*self.cdi_devices, *other.cdi_devices),
+        )
 
 
 class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +73,12 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
         names = ("libvgpu.so", "ld.so.preload", "license", "vgpuvalidator", *((self.library,) if self.library else ()))
         return (*(f"{self.folder}/{name}" for name in names), _LOCK_DIR)
 
+    def chosen(self, present: frozenset[str]) -> str:
+        """The library's path among the sources that are there; empty = none, so containers are not held to their limits."""
+        versioned = f"{self.folder}/{self.library}" if self.library else ""
+        library = versioned if versioned in present else f"{self.folder}/libvgpu.so"
+        return library if library in present else ""
+
 
 def anonymous_edits(hook: HookSettings, *, present: frozenset[str], cache_dir: str) -> ContainerEdits:
     """The answer for everyone: no visible device, the library, a cache folder of its own (none when `cache_dir` is empty)."""
@@ -84,6 +102,7 @@ def reserved_edits(
     """
     if not shares:
         return anonymous_edits(hook, present=present, cache_dir=cache_dir)
+    # Named here by uuid; the strategy that is in force (listing.py) has the last word.
     ids = [share.mig.uuid if share.mig is not None and share.mig.uuid else share.uuid for share in shares]
     visible = {VISIBLE: ",".join(dict.fromkeys(ids))}
     if any(share.mig is not None for share in shares):
@@ -112,9 +131,8 @@ def _hook_envs(hook: HookSettings, cache_dir: str) -> dict[str, str]:
 
 def _hook_mounts(hook: HookSettings, present: frozenset[str], cache_dir: str, *, control: bool = True) -> tuple[Mount, ...]:
     folder = hook.folder
-    versioned = f"{folder}/{hook.library}" if hook.library else ""
-    library = versioned if versioned in present else f"{folder}/libvgpu.so"
-    if library not in present:
+    library = hook.chosen(present)
+    if not library:
         return ()
     wanted = [
         Mount(f"{folder}/libvgpu.so", library, read_only=True),

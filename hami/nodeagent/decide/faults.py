@@ -20,6 +20,16 @@ class FaultKind(StrEnum):
     POISON_FATAL = "poison-fatal"
     POISON_CONTAINED = "poison-contained"
     RECOVERY_ACTION = "recovery-action"
+    ECC_UNCORRECTED = "ecc-uncorrected"
+    """The counter of uncorrected errors has grown; `code` is by how much."""
+    ROW_REMAPPED = "row-remapped"
+    """Rows were remapped, or pages retired, after uncorrectable errors; `code` is how many more."""
+    REMAP_PENDING = "remap-pending"
+    """A remap or a page retirement waits for a reset; the card goes on working."""
+    SRAM_THRESHOLD = "sram-threshold"
+    UNREPAIRABLE = "unrepairable-memory"
+    PEER_LINK = "peer-link"
+    """A card at the other end of a link has a link fault; decided here, no backend reports it."""
     UNREACHABLE = "unreachable"
     """The card could not be asked (library error, deadline): nothing is known of it, good or bad."""
     ANSWERS_AGAIN = "answers-again"
@@ -53,6 +63,16 @@ class RecoveryMode(StrEnum):
     RAISE_ONLY = "raise-only"
 
 
+class Repeat(StrEnum):
+    """When repeats of a harmless code speak against the card: never, after some bursts, or only after bursts that no single
+    workload was there for.
+    """
+
+    NEVER = "never"
+    BURSTS = "bursts"
+    WORKLOADS = "workloads"
+
+
 class XidRule(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     code: int
     name: str
@@ -61,6 +81,11 @@ class XidRule(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     mode: RecoveryMode
     auto_recover: bool
     follow_on: bool
+    repeat: Repeat = Repeat.NEVER
+    cancels: frozenset[int] = frozenset()
+    """Codes that this one takes back."""
+    worn_out_by_return: bool = False
+    """Seen again after a reset: the reset did not help, and the next one will not either."""
 
 
 class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -74,6 +99,23 @@ class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     gpu_instance: int | None = None
     compute_instance: int | None = None
     detail: str = ""
+    workloads: tuple[str, ...] = ()
+    """Who held the card at the time, as far as this node knows."""
+
+
+class Burst(msgspec.Struct, frozen=True, gc=False):
+    """Reports of one kind close together count once."""
+
+    at_ms: EpochMs
+    workloads: tuple[str, ...] = ()
+
+
+class Past(msgspec.Struct, frozen=True, gc=False):
+    """A fault that was cleared by a reset, kept to tell a return from a first time."""
+
+    code: int
+    at_ms: EpochMs
+    boot_id: str
 
 
 class OpenFault(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -89,6 +131,7 @@ class OpenFault(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     first_ms: EpochMs
     last_ms: EpochMs
     count: int = 1
+    bursts: tuple[Burst, ...] = ()
     boot_id: str = ""
     """The boot in which it was last seen: only a later boot or reset clears a fault that needs one."""
 
@@ -97,11 +140,32 @@ class OpenFault(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.kind, self.code, self.gpu_instance
 
 
+class Counters(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A card's memory as it counts itself. None = it cannot say, which is neither zero nor no.
+
+    `uncorrected` starts again at a reset; `remapped` (rows, or pages of older cards) is for the card's life.
+    """
+
+    uncorrected: int | None = None
+    remapped: int | None = None
+    remap_pending: bool | None = None
+    remap_failure: bool | None = None
+    sram_threshold: bool | None = None
+    unrepairable: bool | None = None
+
+    @property
+    def clean(self) -> bool | None:
+        """Nothing pending, nothing failed. What needs privileges to be read (SRAM) is asked for only where it answers."""
+        if True in {self.remap_pending, self.remap_failure, self.sram_threshold, self.unrepairable}:
+            return False
+        return None if self.remap_pending is None else True
+
+
 class CardHealth(msgspec.Struct, frozen=True, kw_only=True):
     """What is remembered of one card. It outlives the agent: a restart is no proof of recovery.
 
     `unreachable` names why nothing is known. `recoveries` are the times the card recovered by itself, `clean_since_ms`
-    when the evidence of recovery was first complete (0 = it is not).
+    when the evidence of recovery was first complete (0 = it is not). `past` outlives recovery, not an operator's word.
     """
 
     uuid: str
@@ -109,6 +173,8 @@ class CardHealth(msgspec.Struct, frozen=True, kw_only=True):
     unreachable: str = ""
     recoveries: tuple[EpochMs, ...] = ()
     clean_since_ms: EpochMs = EpochMs(0)
+    counters: Counters = Counters()
+    past: tuple[Past, ...] = ()
 
     @property
     def severity(self) -> Severity:
@@ -164,3 +230,4 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     recovery_action: int | None = None
     probe_passed: bool | None = None
     memory_clean: bool | None = None
+    counters: Counters = Counters()

@@ -18,11 +18,12 @@ from hami.nodeagent.decide.faults import (
     RecoveryMode,
     Scope,
     Severity,
+    XidRule,
 )
-from hami.nodeagent.decide.xid_policy import HAMI_IGNORED, RECOVERY_ACTIONS, UNLISTED, XID_RULES
+from hami.nodeagent.decide.repeats import BURST_MS, counted, final_after_return, kept_past, worn_by_repeats
+from hami.nodeagent.decide.xid_policy import HAMI_IGNORED, HANGS_LIBRARY, RECOVERY_ACTIONS, UNLISTED, XID_RULES
 
-POLICY_VERSION: Final = "xid-1"
-BURST_MS: Final = 180_000
+POLICY_VERSION: Final = "xid-2"
 FLAP_WINDOW_MS: Final = 24 * 3600 * 1000
 FLAP_LIMIT: Final = 3
 HOLD_MS: Final[Mapping[Severity, int]] = {
@@ -31,6 +32,7 @@ HOLD_MS: Final[Mapping[Severity, int]] = {
     Severity.UNTIL_RESET: 900_000,
     Severity.UNTIL_REPLACED: 900_000,
 }
+PEER_HOLD_MS: Final = 30_000
 
 _STATE_FAULTS: Final[Mapping[FaultKind, tuple[Severity, Scope, str]]] = {
     FaultKind.ECC_DOUBLE_BIT: (Severity.UNTIL_RESET, Scope.GPU, "uncorrectable ECC error"),
@@ -41,8 +43,15 @@ _STATE_FAULTS: Final[Mapping[FaultKind, tuple[Severity, Scope, str]]] = {
     FaultKind.POISON_FATAL: (Severity.UNTIL_RESET, Scope.GPU, "uncontained memory poison"),
     FaultKind.POISON_CONTAINED: (Severity.OBSERVED, Scope.INSTANCE, "contained memory poison"),
     FaultKind.RECOVERY_ACTION: (Severity.OBSERVED, Scope.GPU, "recovery action"),
+    FaultKind.ECC_UNCORRECTED: (Severity.DEGRADED, Scope.GPU, "uncorrected ECC errors"),
+    FaultKind.ROW_REMAPPED: (Severity.OBSERVED, Scope.GPU, "memory rows remapped"),
+    FaultKind.REMAP_PENDING: (Severity.DEGRADED, Scope.GPU, "a memory remap waits for a reset"),
+    FaultKind.SRAM_THRESHOLD: (Severity.UNTIL_REPLACED, Scope.GPU, "SRAM errors above the threshold"),
+    FaultKind.UNREPAIRABLE: (Severity.UNTIL_REPLACED, Scope.GPU, "memory cannot be repaired"),
+    FaultKind.PEER_LINK: (Severity.DEGRADED, Scope.LINK, "link fault at a linked card"),
 }
-_MEMORY_KINDS: Final = frozenset({FaultKind.ECC_DOUBLE_BIT, FaultKind.RETIREMENT_FAILURE, FaultKind.POISON_FATAL})
+_MEMORY_LEVELS: Final = frozenset({FaultKind.ECC_UNCORRECTED, FaultKind.REMAP_PENDING, FaultKind.ROW_REMAPPED})
+_MEMORY_KINDS: Final = _MEMORY_LEVELS | {FaultKind.ECC_DOUBLE_BIT, FaultKind.RETIREMENT_FAILURE, FaultKind.POISON_FATAL}
 _MEMORY_XIDS: Final = frozenset({48, 63, 64, 94, 95, 140, 157, 171, 172})
 _MAY_DEFER: Final = frozenset({FaultKind.POISON_FATAL, FaultKind.GPU_UNAVAILABLE, FaultKind.RECOVERY_ACTION})
 
@@ -91,9 +100,28 @@ def observe(card: CardHealth, fault: Fault, policy: HealthPolicy, *, now: EpochM
         after = msgspec.structs.replace(card, unreachable=said, clean_since_ms=EpochMs(0))
         return _observation(card, after, said, policy, fresh=card.unreachable != said)
     opened = _classify(fault, policy, now, boot_id)
-    fresh = all(old.key != opened.key or now - old.last_ms >= BURST_MS for old in card.faults)
-    after = msgspec.structs.replace(card, faults=_join(card.faults, opened), clean_since_ms=EpochMs(0))
-    return _observation(card, after, _describe(fault), policy, fresh=fresh)
+    earlier = next((old for old in card.faults if old.key == opened.key), None)
+    fresh = earlier is None or abs(now - earlier.last_ms) >= BURST_MS
+    rule = _rule_of(fault, policy)
+    opened = final_after_return(card, counted(opened, earlier, fault.workloads), rule)
+    if rule is not None:
+        opened = worn_by_repeats(opened, rule)
+    kept = tuple(old for old in card.faults if rule is None or old.kind is not FaultKind.XID or old.code not in rule.cancels)
+    after = msgspec.structs.replace(card, faults=_join(kept, opened), clean_since_ms=EpochMs(0))
+    return _observation(card, after, _describe(fault), policy, fresh=fresh and fault.kind is not FaultKind.PEER_LINK)
+
+
+def reaches_linked(fault: Fault, policy: HealthPolicy) -> bool:
+    """Whether the cards at the other ends of this card's links are in doubt, until each says that it is not."""
+    if policy.off or fault.kind in {FaultKind.ANSWERS_AGAIN, FaultKind.UNREACHABLE, FaultKind.PEER_LINK}:
+        return False
+    severity, scope, _, _ = _verdict(fault, policy)
+    return scope is Scope.LINK and severity is not Severity.OBSERVED
+
+
+def hangs_library(card: CardHealth) -> bool:
+    """Whether a library that does not answer any more is this card's doing."""
+    return any(fault.kind is FaultKind.XID and fault.code in HANGS_LIBRARY for fault in card.faults)
 
 
 def reaches_node(fault: Fault, policy: HealthPolicy) -> bool:
@@ -114,25 +142,36 @@ def recover(card: CardHealth, evidence: Evidence, policy: HealthPolicy, *, now: 
         return Observation(card=card)
     if not all(_proven(fault, evidence) for fault in open_faults) or card.unreachable:
         return Observation(card=msgspec.structs.replace(card, clean_since_ms=EpochMs(0)))
-    since = card.clean_since_ms or now
-    if now - since < max(HOLD_MS[fault.severity] for fault in open_faults):
+    since = card.clean_since_ms if 0 < card.clean_since_ms <= now else now  # a clock that was set back starts the hold anew
+    if now - since < max(_hold_ms(fault) for fault in open_faults):
         return Observation(card=msgspec.structs.replace(card, clean_since_ms=since))
     recent = tuple(at for at in card.recoveries if now - at < FLAP_WINDOW_MS)
     if len(recent) >= FLAP_LIMIT - 1:
         return Observation(card=msgspec.structs.replace(card, clean_since_ms=since, recoveries=recent))
-    cleared = CardHealth(uuid=card.uuid, recoveries=(*recent, now))
+    cleared = CardHealth(uuid=card.uuid, recoveries=(*recent, now), counters=card.counters, past=kept_past(card, now))
     return _observation(card, cleared, f"recovered: {_evidence_text(evidence)}", policy)
 
 
 def acknowledge(card: CardHealth, actor: str, policy: HealthPolicy) -> Observation:
     """An operator declares the card good: the only way out of `until replaced`."""
-    after = CardHealth(uuid=card.uuid, unreachable=card.unreachable)
+    after = CardHealth(uuid=card.uuid, unreachable=card.unreachable, counters=card.counters)
     return _observation(card, after, f"acknowledged by {actor}", policy)
 
 
 def kubelet_healthy(health: Health) -> bool:
     """The kubelet knows two words. A suspect card stays offered (the scheduler avoids it); an unknown one does not."""
     return health in {Health.HEALTHY, Health.SUSPECT}
+
+
+def _hold_ms(fault: OpenFault) -> int:
+    return PEER_HOLD_MS if fault.kind is FaultKind.PEER_LINK else HOLD_MS[fault.severity]
+
+
+def _rule_of(fault: Fault, policy: HealthPolicy) -> XidRule | None:
+    """The table's row where it counts; what an operator ignores never adds up."""
+    if fault.kind is not FaultKind.XID or fault.code in policy.ignored:
+        return None
+    return XID_RULES.get(fault.code)
 
 
 def _classify(fault: Fault, policy: HealthPolicy, now: EpochMs, boot_id: str) -> OpenFault:
@@ -189,7 +228,12 @@ def _join(faults: tuple[OpenFault, ...], new: OpenFault) -> tuple[OpenFault, ...
         if old.key == new.key:
             worse = new if new.severity > old.severity else old
             merged = msgspec.structs.replace(
-                worse, first_ms=old.first_ms, last_ms=new.last_ms, count=old.count + 1, boot_id=new.boot_id
+                worse,
+                first_ms=old.first_ms,
+                last_ms=new.last_ms,
+                count=old.count + 1,
+                bursts=new.bursts,
+                boot_id=new.boot_id,
             )
             return (*faults[:at], merged, *faults[at + 1 :])
     return (*faults, new)
@@ -202,6 +246,8 @@ def _proven(fault: OpenFault, evidence: Evidence) -> bool:
         return False
     if evidence.memory_clean is None and (fault.kind in _MEMORY_KINDS or fault.code in _MEMORY_XIDS):
         return False
+    if fault.kind in _MEMORY_LEVELS:
+        return evidence.memory_clean is True and evidence.recovery_action in {0, None}
     if fault.severity is Severity.UNTIL_RESET:
         rebooted = bool(evidence.boot_id) and evidence.boot_id != fault.boot_id
         return rebooted and evidence.recovery_action in {0, None}

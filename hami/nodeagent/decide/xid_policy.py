@@ -7,7 +7,7 @@ escalate alone. Codes that are missing here are treated as degraded.
 
 from typing import Final
 
-from hami.nodeagent.decide.faults import RecoveryMode, Scope, Severity, XidRule
+from hami.nodeagent.decide.faults import RecoveryMode, Repeat, Scope, Severity, XidRule
 
 OBS: Final = Severity.OBSERVED
 DEG: Final = Severity.DEGRADED
@@ -200,9 +200,32 @@ _ROWS: Final[tuple[_Row, ...]] = (
     (999, "NVML_UNKNOWN_XID", DEG, "unknown", DEFER, True, False),
 )
 
+_WORKLOADS: Final = frozenset({8, 11, 13, 25, 31, 32, 39, 40, 41, 60, 80, 139}).union(
+    range(68, 73), range(75, 78), range(82, 87), (88, 89), range(96, 106), range(126, 136)
+)
+_BURSTS: Final = frozenset({37, 38, 43, 44, 66, 67, 92, 94, 106, 107, 141, 152, 153})
+_CANCELS: Final = {162: frozenset({163})}
+_WORN_OUT_BY_RETURN: Final = frozenset({64, 79, 143})
+HANGS_LIBRARY: Final = frozenset({119, 120})
+"""After these the library may hang: then the whole node is taken to be affected until it is rebooted."""
+
+
+def _repeat(code: int) -> Repeat:
+    return Repeat.WORKLOADS if code in _WORKLOADS else Repeat.BURSTS if code in _BURSTS else Repeat.NEVER
+
+
 XID_RULES: Final = {
     code: XidRule(
-        code=code, name=name, severity=severity, scope=Scope(scope), mode=mode, auto_recover=auto_recover, follow_on=follow_on
+        code=code,
+        name=name,
+        severity=severity,
+        scope=Scope(scope),
+        mode=mode,
+        auto_recover=auto_recover,
+        follow_on=follow_on,
+        repeat=_repeat(code),
+        cancels=_CANCELS.get(code, frozenset()),
+        worn_out_by_return=code in _WORN_OUT_BY_RETURN,
     )
     for code, name, severity, scope, mode, auto_recover, follow_on in _ROWS
 }

@@ -7,16 +7,15 @@ is reported and not applied.
 A container may be seen prepared before `Bound` is in the log (the agent was faster): that is kept, and the phase follows when
 `Bound` arrives. The phase is PREPARED once every container that has devices is prepared.
 
-The version of a pod is forgotten a day (of the log's time) after its release: its uid never returns.
+The version of a pod is forgotten a day or a little more (of the log's time) after its release: its uid never returns.
 """
 
-from collections.abc import Mapping
-from typing import Final, assert_never
+from typing import Final
 
 from msgspec.structs import replace
 
 from hami.domain.allocation import Allocation, ContainerShares, Phase, PodOwner, Reservation, usage_of
-from hami.domain.device import DeviceUsage, MigSlice
+from hami.domain.device import MigSlice
 from hami.domain.errors import IllegalTransition
 from hami.domain.request import ContainerKind
 from hami.events.catalog.allocation import (
@@ -30,67 +29,29 @@ from hami.events.catalog.allocation import (
     AllocationShrunk,
 )
 from hami.events.catalog.device import MigInstanceCreated
-from hami.events.catalog.union import AnyAllocationEvent
-from hami.projections.folds.nodes import show_held
-from hami.projections.folds.quotas import charge
-from hami.projections.folds.state import ClusterState, Held
+from hami.projections.folds.quotas import charge, give_back
+from hami.projections.folds.state import ClusterState, Held, Holding
 
 RETIRED_FOR_MS: Final = 24 * 60 * 60 * 1000
+SWEEP_EVERY_MS: Final = 10 * 60 * 1000
 
-_NONE: Final[Mapping[str, Held]] = {}
-_ZERO: Final = DeviceUsage()
-_NOTHING: Final = Held(_ZERO)
-
-
-def apply_allocation(state: ClusterState, event: AnyAllocationEvent) -> None:
-    match event:
-        case AllocationReserved():
-            _reserved(state, event.reservation)
-        case AllocationBound():
-            _bound(state, event)
-        case AllocationPrepared():
-            _prepared(state, event)
-        case AllocationShrunk():
-            _shrunk(state, event)
-        case AllocationReleased():
-            if _ended(state, event, Phase.RELEASED):
-                _retire(state, event)
-        case AllocationLapsed():
-            _ended(state, event, Phase.LAPSED)
-        case AllocationFailed():
-            _ended(state, event, Phase.FAILED)
-        case _:
-            assert_never(event)
+_NO_SLICES: Final[dict[str, tuple[MigSlice, ...]]] = {}
 
 
-def realised(state: ClusterState, event: MigInstanceCreated) -> None:
+def realised(state: ClusterState, event: MigInstanceCreated, node: str) -> None:
     """The instance that a reservation asked for exists: its shares carry the uuid from now on."""
     old = state.allocations.get(event.reservation)
-    if old is None:
+    if old is None or _foreign(state, old, event, node):
         return
     containers = tuple(_with_instance(each, event) for each in old.reservation.containers)
     new = replace(old, reservation=replace(old.reservation, containers=containers))
     state.allocations[new.id] = new
-    _exchange(state, new.reservation, holding_of(old), holding_of(new))
+    _give_back(state, old)
+    _take(state, new)
 
 
-def holding_of(allocation: Allocation) -> dict[str, Held]:
-    """What the allocation holds now of each device: usage at its peak and MIG slices, each slice once."""
-    containers, init_done = allocation.reservation.containers, allocation.init_done
-    slices: dict[str, dict[tuple[str, int], MigSlice]] = {}
-    for container in containers:
-        if init_done and container.kind is ContainerKind.INIT:
-            continue
-        for share in container.shares:
-            if share.mig is not None:
-                slices.setdefault(share.uuid, {})[share.mig.profile, share.mig.placement.start] = share.mig
-    usage = usage_of(containers, init_done=init_done)
-    if not slices:
-        return {uuid: Held(used) for uuid, used in usage.items()}
-    return {uuid: Held(used, tuple(slices.get(uuid, {}).values())) for uuid, used in usage.items()}
-
-
-def _reserved(state: ClusterState, reservation: Reservation) -> None:
+def reserved(state: ClusterState, event: AllocationReserved) -> None:
+    reservation = event.reservation
     if reservation.id in state.allocations:
         state.report("reserved_twice", f"allocation {reservation.id} is reserved again while it is live")
         return
@@ -102,23 +63,30 @@ def _reserved(state: ClusterState, reservation: Reservation) -> None:
     state.allocations[allocation.id] = allocation
     state.by_owner[owner] = allocation.id
     state.retired.pop(_entity(reservation), None)
-    _exchange(state, reservation, _NONE, holding_of(allocation))
+    _take(state, allocation)
 
 
-def _bound(state: ClusterState, event: AllocationBound) -> None:
+def bound(state: ClusterState, event: AllocationBound) -> None:
     moved = _moved(state, event, Phase.BOUND)
     if moved is not None:
         state.allocations[moved.id] = _settled(moved)
 
 
-def _prepared(state: ClusterState, event: AllocationPrepared) -> None:
+def prepared(state: ClusterState, event: AllocationPrepared, node: str) -> None:
     old = _live(state, event)
-    if old is None:
+    if old is None or _foreign(state, old, event, node):
         return
     if event.difference:
         state.report("served_differs", f"allocation {old.id}, container {event.container}: {event.difference}")
     if event.container not in old.prepared:
         state.allocations[old.id] = _settled(replace(old, prepared=old.prepared | {event.container}))
+
+
+def _foreign(state: ClusterState, held: Allocation, event: AllocationPrepared | MigInstanceCreated, node: str) -> bool:
+    if held.reservation.node == node:
+        return False
+    state.report("other_node", f"{node} says {event.TYPE} of allocation {held.id}, which is on {held.reservation.node}")
+    return True
 
 
 def _settled(allocation: Allocation) -> Allocation:
@@ -128,13 +96,27 @@ def _settled(allocation: Allocation) -> Allocation:
     return allocation.moved_to(Phase.PREPARED) if wanted <= allocation.prepared else allocation
 
 
-def _shrunk(state: ClusterState, event: AllocationShrunk) -> None:
+def shrunk(state: ClusterState, event: AllocationShrunk) -> None:
     old = _live(state, event)
     if old is None or old.init_done:
         return
     new = replace(old, init_done=True)
     state.allocations[new.id] = new
-    _exchange(state, new.reservation, holding_of(old), holding_of(new))
+    _give_back(state, old)
+    _take(state, new)
+
+
+def released(state: ClusterState, event: AllocationReleased) -> None:
+    if _ended(state, event, Phase.RELEASED):
+        _retire(state, event)
+
+
+def lapsed(state: ClusterState, event: AllocationLapsed) -> None:
+    _ended(state, event, Phase.LAPSED)
+
+
+def failed(state: ClusterState, event: AllocationFailed) -> None:
+    _ended(state, event, Phase.FAILED)
 
 
 def _ended(state: ClusterState, event: AllocationEvent, phase: Phase) -> bool:
@@ -145,7 +127,7 @@ def _ended(state: ClusterState, event: AllocationEvent, phase: Phase) -> bool:
     owner = ended.reservation.owner.uid
     if state.by_owner.get(owner) == ended.id:
         del state.by_owner[owner]
-    _exchange(state, ended.reservation, holding_of(ended), _NONE)
+    _give_back(state, ended)
     return True
 
 
@@ -167,54 +149,65 @@ def _moved(state: ClusterState, event: AllocationEvent, phase: Phase) -> Allocat
         return None
 
 
-def _exchange(state: ClusterState, reservation: Reservation, before: Mapping[str, Held], after: Mapping[str, Held]) -> None:
-    """One allocation's holding changes from `before` to `after`: devices, node and quota follow."""
-    changed = {**before, **after} if before and after else before or after
-    if not changed:
+def _take(state: ClusterState, allocation: Allocation) -> None:
+    """What the allocation holds counts from now on: on its devices and against its namespace."""
+    reservation = allocation.reservation
+    holding = state.holdings[allocation.id] = _holding_of(allocation)
+    if not holding.usage:
         return
-    held = state.held.setdefault(reservation.node, {})
-    for uuid in changed:
-        now = _replaced(held.get(uuid, _NOTHING), before.get(uuid, _NOTHING), after.get(uuid, _NOTHING))
-        if now.used.slots:
-            held[uuid] = now
+    held, mig = state.held.setdefault(reservation.node, {}), holding.mig
+    for uuid, more in holding.usage.items():
+        was = held.get(uuid)
+        if was is None:
+            held[uuid] = Held(more, mig.get(uuid, ()))
         else:
-            held.pop(uuid, None)
+            held[uuid] = Held(was.used.plus(more), (*was.mig, *mig[uuid]) if uuid in mig else was.mig)
+    state.held_changed(reservation.node)
+    charge(state, reservation.owner.namespace, holding.sums)
+
+
+def _give_back(state: ClusterState, allocation: Allocation) -> None:
+    """Undoes `_take` of the same allocation."""
+    reservation = allocation.reservation
+    holding = state.holdings.pop(allocation.id, None) or _holding_of(allocation)
+    if not holding.usage:
+        return
+    held, mig = state.held[reservation.node], holding.mig
+    for uuid, less in holding.usage.items():
+        was = held[uuid]
+        if was.used.slots == less.slots:
+            del held[uuid]
+        else:
+            held[uuid] = Held(was.used.minus(less), _without(was.mig, mig[uuid]) if uuid in mig else was.mig)
     if not held:
         del state.held[reservation.node]
-    show_held(state, reservation.node, changed)
-    charge(state, reservation.owner.namespace, _difference(reservation.containers, before, after))
+    state.held_changed(reservation.node)
+    give_back(state, reservation.owner.namespace, holding.sums)
 
 
-def _replaced(total: Held, old: Held, new: Held) -> Held:
-    if total is _NOTHING:
-        return new
-    was, gone, come = total.used, old.used, new.used
-    used = DeviceUsage(
-        was.slots - gone.slots + come.slots, was.memory - gone.memory + come.memory, was.cores - gone.cores + come.cores
-    )
-    if not (total.mig or new.mig):
-        return Held(used)
-    slices = list(total.mig)
-    for each in old.mig:
-        slices.remove(each)
-    return Held(used, (*slices, *new.mig))
-
-
-def _difference(
-    containers: tuple[ContainerShares, ...], before: Mapping[str, Held], after: Mapping[str, Held]
-) -> dict[str, tuple[int, int]]:
-    """Memory and cores per vendor that `after` holds beyond `before`."""
+def _holding_of(allocation: Allocation) -> Holding:
+    containers, init_done = allocation.reservation.containers, allocation.init_done
+    usage = usage_of(containers, init_done=init_done)
+    mig: dict[str, dict[tuple[str, int], MigSlice]] = {}
     vendors: dict[str, str] = {}
     for container in containers:
+        counts = not (init_done and container.kind is ContainerKind.INIT)
         for share in container.shares:
             vendors[share.uuid] = share.vendor
+            if counts and share.mig is not None:
+                mig.setdefault(share.uuid, {})[share.mig.profile, share.mig.placement.start] = share.mig
     sums: dict[str, tuple[int, int]] = {}
-    for sign, holding in ((-1, before), (1, after)):
-        for uuid, held in holding.items():
-            vendor, used = vendors[uuid], held.used
-            memory, cores = sums.get(vendor, (0, 0))
-            sums[vendor] = (memory + sign * used.memory, cores + sign * used.cores)
-    return sums
+    for uuid, used in usage.items():
+        memory, cores = sums.get(vendors[uuid], (0, 0))
+        sums[vendors[uuid]] = (memory + used.memory, cores + used.cores)
+    return Holding(usage, sums, {uuid: tuple(slices.values()) for uuid, slices in mig.items()} if mig else _NO_SLICES)
+
+
+def _without(slices: tuple[MigSlice, ...], gone: tuple[MigSlice, ...]) -> tuple[MigSlice, ...]:
+    left = list(slices)
+    for each in gone:
+        left.remove(each)
+    return tuple(left)
 
 
 def _with_instance(container: ContainerShares, event: MigInstanceCreated) -> ContainerShares:
@@ -236,11 +229,12 @@ def _entity(reservation: Reservation) -> str:
 
 
 def _retire(state: ClusterState, event: AllocationReleased) -> None:
+    """Looks for pods to forget now and then only: a dict that loses its head each time gets slow at its head."""
     now = state.position.recorded_ms
     state.retired[f"pod/{event.owner_uid}"] = now
-    while state.retired:
-        entity, since = next(iter(state.retired.items()))
-        if now - since < RETIRED_FOR_MS:
-            return
+    if now < state.sweep_at_ms:
+        return
+    state.sweep_at_ms = now + SWEEP_EVERY_MS
+    for entity in [entity for entity, since in state.retired.items() if now - since >= RETIRED_FOR_MS]:
         del state.retired[entity]
         state.versions.pop(entity, None)

@@ -107,16 +107,20 @@ def snapshot(state: ClusterState) -> ClusterSnapshot:
 
 def _apply(state: ClusterState, event: Event, node: str, epoch: int) -> None:  # noqa: C901 - one arm a subject
     match event:
-        case (
-            AllocationReserved()
-            | AllocationBound()
-            | AllocationPrepared()
-            | AllocationReleased()
-            | AllocationShrunk()
-            | AllocationLapsed()
-            | AllocationFailed()
-        ):
-            allocations.apply_allocation(state, event)
+        case AllocationReserved():
+            allocations.reserved(state, event)
+        case AllocationBound():
+            allocations.bound(state, event)
+        case AllocationPrepared():
+            allocations.prepared(state, event, node)
+        case AllocationReleased():
+            allocations.released(state, event)
+        case AllocationShrunk():
+            allocations.shrunk(state, event)
+        case AllocationLapsed():
+            allocations.lapsed(state, event)
+        case AllocationFailed():
+            allocations.failed(state, event)
         case NodeRegistered() | NodeLost() | NodeBack() | NodeRemoved():
             nodes.apply_node(state, event, node, epoch)
         case DeviceHealthChanged() | DeviceCordoned() | DeviceUncordoned():
@@ -124,7 +128,7 @@ def _apply(state: ClusterState, event: Event, node: str, epoch: int) -> None:  #
         case HealthWatchPaused() | HealthWatchResumed():
             nodes.apply_watch(state, event, node)
         case MigInstanceCreated():
-            allocations.realised(state, event)
+            allocations.realised(state, event, node)
         case QuotaChanged():
             quotas.changed(state, event)
         case PolicyChanged():

@@ -11,7 +11,6 @@ registration can tell what was given out: the node stays quarantined until a `Co
 `what="quarantine"`, written by an operator or by the reconciler once it has compared the node with the API.
 """
 
-from collections.abc import Container
 from typing import Final, assert_never
 
 from msgspec.structs import replace
@@ -28,12 +27,11 @@ from hami.events.catalog.device import (
 from hami.events.catalog.node import NodeBack, NodeLost, NodeRegistered, NodeRemoved
 from hami.events.catalog.union import NodeEvent
 from hami.events.log import Undecodable
-from hami.projections.folds.state import ClusterState, Held, Mark
+from hami.projections.folds.state import NOTHING_HELD, ClusterState, Mark
 
 QUARANTINE: Final = "quarantine"
 """`Corrected.what` that ends a node's quarantine."""
 
-_NOTHING_HELD: Final = Held()
 _CLEAN: Final = Mark()
 _SEVERITY: Final = {Health.HEALTHY: 0, Health.UNKNOWN: 1, Health.SUSPECT: 2, Health.UNHEALTHY: 3}
 
@@ -94,29 +92,6 @@ def end_quarantine(state: ClusterState, name: str) -> None:
     _change(state, name, quarantine="")
 
 
-def show_held(state: ClusterState, name: str, uuids: Container[str]) -> None:
-    """Bring `used` and `mig_in_use` of these devices in line with what is held of them."""
-    node = state.nodes.get(name)
-    if node is None:
-        return
-    held = state.held.get(name) or {}
-    devices = tuple([_with(each, held.get(each.device.uuid)) if each.device.uuid in uuids else each for each in node.devices])
-    state.nodes[name] = replace(node, devices=devices)
-    state.touched[name] = None
-
-
-def _with(each: DeviceState, held: Held | None) -> DeviceState:
-    held = held or _NOTHING_HELD
-    return DeviceState(
-        device=each.device,
-        health=each.health,
-        health_reason=each.health_reason,
-        cordoned=each.cordoned,
-        used=held.used,
-        mig_in_use=held.mig,
-    )
-
-
 def _registered(state: ClusterState, event: NodeRegistered, name: str, epoch: int) -> None:
     old = state.nodes.get(name) or NodeState(name=name)
     if event.node_uid and old.uid and event.node_uid != old.uid:
@@ -132,6 +107,7 @@ def _registered(state: ClusterState, event: NodeRegistered, name: str, epoch: in
         epoch=epoch,
         liveness=Liveness.LIVE,
         delivery=event.delivery,
+        visible=event.visible,
         devices=_in_place(old.devices, event.vendor, fresh),
         quarantine=state.stuck.get(name, ""),
     )
@@ -178,7 +154,7 @@ def _arrived(state: ClusterState, name: str, device: Device) -> DeviceState:
         health, reason = device.health, "" if device.health is Health.HEALTHY else "as registered"
     if mark is not _CLEAN:
         _keep(state, name, device.uuid, _CLEAN)
-    held = state.held.get(name, {}).get(device.uuid, _NOTHING_HELD)
+    held = state.held.get(name, {}).get(device.uuid, NOTHING_HELD)
     return DeviceState(
         device=device,
         health=health,

@@ -10,18 +10,18 @@ from typing import Final
 import msgspec
 
 from hami.domain.cluster import ClusterSnapshot
+from hami.domain.errors import InvalidInput
 from hami.domain.pod import Container, EnvVar, Pod, Quantity
 from hami.domain.request import ContainerRequest, PodRequest
 from hami.scheduler.decide import patch, quota
 from hami.scheduler.decide.patch import Operation
-from hami.vendors import identity, quantities
+from hami.vendors import admission, identity
 from hami.vendors.registry import by_word
 from hami.vendors.requests import containers_of, malformed, pod_request
-from hami.vendors.vendor import Vendor
+from hami.vendors.vendor import Refused, Vendor
 
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
-_PRIORITY_ENV: Final = "CUDA_TASK_PRIORITY"
-_CORE_POLICY_ENV: Final = "GPU_CORE_UTILIZATION_POLICY"
+_BLIND: Final = EnvVar(name=identity.VISIBLE_ENV, value=identity.NO_DEVICE)
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,13 +57,15 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Changed(msgspec.Struct, frozen=True, kw_only=True):
-    """One container's part: limits and environment to add; `found` = HAMi's word for 'asks for devices'."""
+    """One container's part: what is added to it and to its pod; `claimed` = the vendors whose devices it asks for."""
 
     place: str
     container: Container
     limits: dict[str, Quantity]
+    requests: dict[str, Quantity]
     env: tuple[EnvVar, ...]
-    found: bool
+    notes: dict[str, str]
+    claimed: tuple[Vendor, ...]
 
 
 def mutate(pod: Pod, settings: AdmissionSettings, snapshot: ClusterSnapshot) -> Admitted | Denied | Ignored:
@@ -71,15 +73,23 @@ def mutate(pod: Pod, settings: AdmissionSettings, snapshot: ClusterSnapshot) -> 
         return Denied(403, "pod has no containers")
     if _other_scheduler(pod, settings):
         return Ignored("pod already has different scheduler assigned")
-    refused = _refused_keys(pod, settings) or _refused_percentage(pod, settings.vendors) or _refused_quantity(pod, settings)
+    refused = _refused_keys(pod, settings)
     if refused is not None:
         return refused
-    changed = [_change(place, container, settings.vendors) for place, _, container in containers_of(pod)]
-    ours = any(each.found for each in changed)
+    changed = _changes(pod, settings.vendors)
+    if isinstance(changed, Denied):
+        return changed
+    refused = _refused_quantity(pod, settings)
+    if refused is not None:
+        return refused
+    ours = any(each.claimed for each in changed)
     refused = _refused_company(pod, settings, ours=ours)
     if refused is not None:
         return refused
-    request = pod_request(_after(pod, changed), settings.vendors)
+    try:
+        request = pod_request(_after(pod, changed), settings.vendors)
+    except InvalidInput as error:
+        return Denied(422, str(error))
     if quota.exceeded(snapshot, request, settings.vendors) is not None:
         return Denied(403, "exceeding resource quota")
     return _with_identity(pod, settings, changed, request, ours=ours)
@@ -100,18 +110,6 @@ def _refused_keys(pod: Pod, settings: AdmissionSettings) -> Denied | None:
     return None
 
 
-def _refused_percentage(pod: Pod, vendors: Sequence[Vendor]) -> Denied | None:
-    for _, _, container in containers_of(pod):
-        for vendor in vendors:
-            name = vendor.resources.percentage
-            value = container.limit(name) if name else None
-            number = None if value is None else quantities.as_integer(value)
-            if number is not None and not 0 <= number <= 100:
-                why = f"invalid {name} value {number} in container {container.name}: must be an integer between 0 and 100"
-                return Denied(500, why)
-    return None
-
-
 def _refused_quantity(pod: Pod, settings: AdmissionSettings) -> Denied | None:
     error = malformed(pod, settings.vendors)
     return None if error is None else Denied(422, str(error))
@@ -129,62 +127,41 @@ def _refused_company(pod: Pod, settings: AdmissionSettings, *, ours: bool) -> De
     return None
 
 
-def _change(place: str, container: Container, vendors: Sequence[Vendor]) -> _Changed:
+def _change(pod: Pod, place: str, container: Container, vendors: Sequence[Vendor]) -> "_Changed | Denied":
     limits: dict[str, Quantity] = {}
+    requests: dict[str, Quantity] = {}
     env: list[EnvVar] = []
-    found = False
+    notes: dict[str, str] = {}
+    claimed: list[Vendor] = []
     for vendor in vendors:
-        added, asks = defaults_of(container, vendor)
-        limits.update(added)
-        found = found or asks
-        env.extend(_plain_env(container, vendor, asks=asks))
-    return _Changed(place=place, container=container, limits=limits, env=tuple(env), found=found)
+        changes = admission.changes_of(container, pod, vendor)
+        if isinstance(changes, Refused):
+            return Denied(500, changes.message)
+        limits |= changes.limits
+        requests |= changes.requests
+        notes |= changes.notes
+        env.extend(changes.env)
+        if changes.claims:
+            claimed.append(vendor)
+    return _Changed(
+        place=place, container=container, limits=limits, requests=requests, env=tuple(env), notes=notes, claimed=tuple(claimed)
+    )
 
 
-def defaults_of(container: Container, vendor: Vendor) -> tuple[dict[str, Quantity], bool]:
-    """Limits to add and whether the container asks for this vendor's devices.
-
-    A share without a count means the default count. A count with neither cores nor a part of the memory means the whole card.
-    """
-    names = vendor.resources
-    limits = (container.resources.limits if container.resources else None) or {}
-    added: dict[str, Quantity] = {}
-    found = names.count in limits
-    if not found and vendor.default_count > 0 and any(name in limits for name in (names.cores, names.memory, names.percentage)):
-        added[names.count] = str(vendor.default_count)
-        found = True
-    counted = found or container.limit(names.count) is not None
-    if counted and names.cores and container.limit(names.cores) is None and _whole_card(container, vendor):
-        added[names.cores] = "100"
-        found = True
-    return added, found
-
-
-def _whole_card(container: Container, vendor: Vendor) -> bool:
-    names = vendor.resources
-    percentage = container.limit(names.percentage) if names.percentage else None
-    if percentage is not None:
-        return quantities.as_integer(percentage) == 100
-    return not names.memory or container.limit(names.memory) is None
-
-
-def _plain_env(container: Container, vendor: Vendor, *, asks: bool) -> list[EnvVar]:
-    env = []
-    limits = (container.resources.limits if container.resources else None) or {}
-    priority = limits.get(vendor.resources.priority) if vendor.resources.priority else None
-    if priority is not None and (number := quantities.as_integer(priority)) is not None:
-        env.append(EnvVar(name=_PRIORITY_ENV, value=str(number)))
-    if vendor.core_policy:
-        env.append(EnvVar(name=_CORE_POLICY_ENV, value=vendor.core_policy))
-    if not asks and vendor.overwrite_env:
-        env.append(EnvVar(name=identity.VISIBLE_ENV, value="none"))
-    return env
+def _changes(pod: Pod, vendors: Sequence[Vendor]) -> "list[_Changed] | Denied":
+    found: list[_Changed] = []
+    for place, _, container in containers_of(pod):
+        changed = _change(pod, place, container, vendors)
+        if isinstance(changed, Denied):
+            return changed
+        found.append(changed)
+    return found
 
 
 def _after(pod: Pod, changed: Sequence[_Changed]) -> Pod:
     """The pod with the limits it will have."""
     inits = len(pod.spec.init_containers or ())
-    containers = [patch.limited(each.container, each.limits) for each in changed]
+    containers = [patch.with_amounts(each.container, each.limits, each.requests) for each in changed]
     spec = msgspec.structs.replace(pod.spec, init_containers=containers[:inits] or None, containers=containers[inits:])
     return msgspec.structs.replace(pod, spec=spec)
 
@@ -193,25 +170,29 @@ def _with_identity(
     pod: Pod, settings: AdmissionSettings, changed: Sequence[_Changed], request: PodRequest, *, ours: bool
 ) -> Admitted | Denied:
     operations: list[Operation] = []
+    guarded = ours and any(by_reference(asked, settings.vendors) for asked in request.containers)
     for each, asked in zip(changed, request.containers, strict=True):
-        env = _identity_env(each, asked, settings.vendors) if ours else ()
+        env = _identity_env(each, asked, settings.vendors) if guarded else ()
         if isinstance(env, Denied):
             return env
         at = _pointer_of(each.place)
-        operations += patch.with_limits(each.container, at, each.limits)
+        operations += patch.with_resources(each.container, at, each.limits, each.requests)
         operations += patch.with_env(each.container, at, (*each.env, *env))
     if ours:
         operations += patch.with_label(pod, identity.LABEL, identity.LABEL_VALUE)
         if settings.scheduler_name and pod.spec.scheduler_name != settings.scheduler_name:
             operations.append(patch.add("/spec/schedulerName", settings.scheduler_name))
-        runtime = next((v.runtime_class for v in settings.vendors if v.runtime_class and _sells(v, changed)), "")
+        runtime = next((v.runtime_class for each in changed for v in each.claimed if v.runtime_class), "")
         if runtime and pod.spec.runtime_class_name is None:
             operations.append(patch.add("/spec/runtimeClassName", runtime))
+    notes = {key: value for each in changed for key, value in each.notes.items()}
+    operations += patch.with_annotations(pod, notes)
     return Admitted(patch=tuple(operations))
 
 
-def _sells(vendor: Vendor, changed: Sequence[_Changed]) -> bool:
-    return any(defaults_of(each.container, vendor)[1] for each in changed)
+def by_reference(asked: ContainerRequest, vendors: Sequence[Vendor]) -> bool:
+    """Does this container learn its devices from environment that refers to annotations?"""
+    return any(vendor.identity for each in asked.requests if (vendor := by_word(vendors, each.vendor)) is not None)
 
 
 def _identity_env(each: _Changed, asked: ContainerRequest, vendors: Sequence[Vendor]) -> tuple[EnvVar, ...] | Denied:
@@ -222,7 +203,7 @@ def _identity_env(each: _Changed, asked: ContainerRequest, vendors: Sequence[Ven
         if vendor is not None and vendor.identity:
             wanted |= identity.references(asked.name, request.count)
     if not wanted:
-        return ()
+        return _no_device_env(each)
     there = set()
     for env in each.container.env or ():
         if not identity.is_identity_env(env.name):
@@ -231,6 +212,35 @@ def _identity_env(each: _Changed, asked: ContainerRequest, vendors: Sequence[Ven
             return Denied(403, f"{each.place}: environment {env.name} is set by hami for containers that ask for devices")
         there.add(env.name)
     return tuple(_reference(name, key) for name, key in wanted.items() if name not in there)
+
+
+def _no_device_env(each: _Changed) -> tuple[EnvVar, ...] | Denied:
+    """A container that asks for nothing beside one that asks: it sees no device, whatever its image or ConfigMaps say."""
+    for env in each.container.env or ():
+        if identity.is_identity_env(env.name) and not shows_nothing(env):
+            return Denied(403, f"{each.place}: environment {env.name} is not for containers that ask for no device")
+    return () if _says_so(each.container, each.env) else (_BLIND,)
+
+
+def _says_so(container: Container, more: Sequence[EnvVar] = ()) -> bool:
+    return any(env.name == identity.VISIBLE_ENV for env in (*(container.env or ()), *more))
+
+
+def shows_nothing(env: EnvVar) -> bool:
+    """Is this variable one of the ways to say 'no device'?"""
+    return env.name == identity.VISIBLE_ENV and not env.value_from and (env.value or "") in identity.NO_DEVICES
+
+
+def debuggers(old: Pod, new: Pod) -> Admitted:
+    """Ephemeral containers that come to a pod of ours run in its sandbox and see no device."""
+    if (new.metadata.labels or {}).get(identity.LABEL) != identity.LABEL_VALUE:
+        return Admitted()
+    known = {each.name for each in old.spec.ephemeral_containers or ()}
+    operations: list[Operation] = []
+    for at, each in enumerate(new.spec.ephemeral_containers or ()):
+        if each.name not in known and not _says_so(each):
+            operations += patch.with_env(each, f"/spec/ephemeralContainers/{at}", (_BLIND,))
+    return Admitted(patch=tuple(operations))
 
 
 def _reference(name: str, key: str) -> EnvVar:

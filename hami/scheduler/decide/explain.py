@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from hami.domain.reasons import Reason
 from hami.domain.request import ContainerKind, ContainerRequest, DeviceRequest
-from hami.scheduler.decide.fit import Question
+from hami.scheduler.decide.cards import Question
 from hami.scheduler.decide.planes import Bools, Ints, Planes, View
 from hami.scheduler.decide.quota import Budget
 from hami.scheduler.decide.walks import Bench, affordable, arranged, bench_of, could_pay, memory_of, sort_order, walked
+from hami.vendors.vendor import Select, Vendor
 
 Texts = npt.NDArray[np.object_]
 
@@ -42,7 +43,7 @@ _LARGEST_BASE: Final = 38
 def explain(planes: Planes, ask: Question, rows: Ints, found: Texts) -> Ints:
     """Fills in texts of rows that do not fit; returns the rows left to the exact fit (all that fit are among them)."""
     containers = [each for each in ask.request.containers if each.requests]
-    if planes.columns + 1 > _LARGEST_BASE or any(ask.wishes[r.vendor].numa_bind for each in containers for r in each.requests):
+    if planes.columns + 1 > _LARGEST_BASE or ask.numa_bind or not all(_standard(ask, each) for each in ask.vendors.values()):
         return rows
     bench = bench_of(planes, ask, rows)
     cut: Bools = np.logical_or.reduce(bench.view.mig & (bench.view.vendor >= 0), axis=0)
@@ -59,6 +60,11 @@ def explain(planes: Planes, ask: Question, rows: Ints, found: Texts) -> Ints:
         if budgets and not _spend(budgets, container):
             break
     return np.concatenate([*left, bench.rows])
+
+
+def _standard(ask: Question, vendor: Vendor) -> bool:
+    """Is its fit the one that is worked out here?"""
+    return vendor.plain and (not ask.topology or vendor.select is Select.TOPOLOGY)
 
 
 def _plain(budgets: Mapping[str, Budget], asked: DeviceRequest, largest: int) -> bool:

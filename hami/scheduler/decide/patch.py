@@ -34,21 +34,34 @@ def with_env(container: Container, at: str, entries: Sequence[EnvVar]) -> list[O
     return [add(f"{at}/env/-", each) for each in plain]
 
 
-def with_limits(container: Container, at: str, limits: Mapping[str, Quantity]) -> list[Operation]:
-    if not limits:
+def with_annotations(pod: Pod, notes: Mapping[str, str]) -> list[Operation]:
+    if not notes:
         return []
-    resources = container.resources or None
-    if resources is None:
-        return [add(f"{at}/resources", {"limits": dict(limits)})]
-    if resources.limits is None:
-        return [add(f"{at}/resources/limits", dict(limits))]
-    return [add(at + pointer("resources", "limits", name), value) for name, value in limits.items()]
+    if pod.metadata.annotations is None:
+        return [add("/metadata/annotations", dict(notes))]
+    return [add(pointer("metadata", "annotations", key), value) for key, value in notes.items()]
 
 
-def limited(container: Container, limits: Mapping[str, Quantity]) -> Container:
-    """The container as it will be with these limits."""
-    if not limits:
+def with_resources(
+    container: Container, at: str, limits: Mapping[str, Quantity], requests: Mapping[str, Quantity]
+) -> list[Operation]:
+    wanted = {side: dict(amounts) for side, amounts in (("limits", limits), ("requests", requests)) if amounts}
+    if container.resources is None:
+        return [add(f"{at}/resources", wanted)] if wanted else []
+    there = {"limits": container.resources.limits, "requests": container.resources.requests}
+    operations: list[Operation] = []
+    for side, amounts in wanted.items():
+        if there[side] is None:
+            operations.append(add(f"{at}/resources/{side}", amounts))
+        else:
+            operations += [add(at + pointer("resources", side, name), value) for name, value in amounts.items()]
+    return operations
+
+
+def with_amounts(container: Container, limits: Mapping[str, Quantity], requests: Mapping[str, Quantity]) -> Container:
+    """The container as it will be with these limits and requests."""
+    if not limits and not requests:
         return container
     before = container.resources or Resources()
-    after = msgspec.structs.replace(before, limits={**(before.limits or {}), **limits})
+    after = Resources(limits={**(before.limits or {}), **limits}, requests={**(before.requests or {}), **requests})
     return msgspec.structs.replace(container, resources=after)

@@ -15,12 +15,14 @@ from hami.domain.cluster import ClusterSnapshot, NodeState
 from hami.domain.device import DeviceState, DeviceUsage, MigSlice
 from hami.domain.reasons import NodeReason
 from hami.domain.request import PodRequest
-from hami.scheduler.decide.fit import Fit, Misfit, Question, fit_node, question
+from hami.scheduler.decide.cards import Question
+from hami.scheduler.decide.fit import Fit, Misfit, fit_node, question
 from hami.scheduler.decide.planes import REFUSALS, Entry, Ints, Planes
 from hami.scheduler.decide.policies import SchedulingPolicy
 from hami.scheduler.decide.quota import budget_of
 from hami.scheduler.decide.refusals import node_refusal, reason_counts
 from hami.scheduler.decide.score import node_score
+from hami.scheduler.decide.vendorscore import added_score, scored
 from hami.scheduler.decide.verdicts import entry_of, reasons_at, ruled_out
 from hami.vendors.vendor import Vendor
 
@@ -121,6 +123,29 @@ class _Search:
         return int(np.count_nonzero(self.open)) + (self.own_fit is not None)
 
     def best(self) -> tuple[str, float, Fit] | None:
+        return self._best_of_all() if scored(self.asked) else self._best_first()
+
+    def _best_of_all(self) -> tuple[str, float, Fit] | None:
+        """The cards chosen decide the score, so every node that may fit is judged."""
+        found: dict[str, tuple[float, Fit]] = {}
+        for row in np.flatnonzero(self.open).tolist():
+            node = self.snapshot.nodes.get(self.planes.names[row])
+            verdict = judge(node, self.asked)
+            if isinstance(verdict, Fit) and node is not None:
+                found[node.name] = (full_score(node, verdict, self.asked), verdict)
+            else:
+                self.open[row] = self.entry.mask[row] = False
+        if self.own is not None and self.own_fit is not None:
+            found[self.own.name] = (full_score(self.own, self.own_fit, self.asked), self.own_fit)
+        if not found:
+            return None
+        pick = min if self.policy.spreads_nodes else max
+        best = pick(score for score, _ in found.values())
+        name = min(name for name, (score, _) in found.items() if score == best)
+        return name, *found[name]
+
+    def _best_first(self) -> tuple[str, float, Fit] | None:
+        """Nodes in the order of their score, until one fits."""
         worst = np.float32(-np.inf)
         scores = self.planes.score[: len(self.open)]
         pull = np.where(self.open, -scores if self.policy.spreads_nodes else scores, worst)
@@ -225,8 +250,14 @@ def score_all(
         if isinstance(verdict, Misfit) or node is None:
             failed[name] = verdict.reason if isinstance(verdict, Misfit) else NodeReason.UNREGISTERED.value
         else:
-            scores[name], fits[name] = node_score(node.devices), verdict.containers
+            scores[name], fits[name] = full_score(node, verdict, asked), verdict.containers
     return scores, failed, fits
+
+
+def full_score(node: NodeState, fit: Fit, asked: Question) -> float:
+    """The node as it stands, and what vendors add for the cards chosen."""
+    score = node_score(node.devices)
+    return float(np.float32(score) + np.float32(added_score(node, fit.containers, asked))) if scored(asked) else score
 
 
 def own_node(snapshot: ClusterSnapshot, owner: str) -> NodeState | None:

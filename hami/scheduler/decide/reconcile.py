@@ -4,7 +4,8 @@ Runs over one snapshot and one complete list of pods. Safe to run on every repli
 version of its pod, so the second one conflicts and is dropped.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -25,6 +26,9 @@ from hami.events.catalog.journal import Corrected
 from hami.vendors import annotations, identity
 from hami.vendors.vendor import Vendor
 
+_MOST_SURPLUS: Final = 64
+_MOST_SHARES: Final = 4096
+
 Action = (
     AllocationReserved
     | AllocationBound
@@ -37,7 +41,10 @@ Action = (
 
 
 class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod as the API lists it. `containers`: names and kinds, init containers first. `init_done`: they all ended well."""
+    """A pod as the API lists it. `containers`: names and kinds, init containers first. `init_done`: they all ended well.
+
+    `asks`: its containers ask for devices. Only then can the annotations of an allocation be anything but forged.
+    """
 
     uid: str
     namespace: str
@@ -46,6 +53,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = ""
     init_done: bool = False
     containers: tuple[tuple[str, ContainerKind], ...] = ()
+    asks: bool = True
     annotations: Mapping[str, str] = {}
 
     @property
@@ -54,10 +62,17 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reconcile(
-    snapshot: ClusterSnapshot, api_pods: Mapping[str, PodFacts], vendors: Sequence[Vendor], *, now_ms: int, settle_ms: int = 0
+    snapshot: ClusterSnapshot,
+    api_pods: Mapping[str, PodFacts],
+    vendors: Sequence[Vendor],
+    *,
+    now_ms: int,
+    settle_ms: int = 0,
+    taken: Container[str] | None = None,
 ) -> list[Action]:
     """Events in order of allocation id, then adoptions in order of pod uid. The list must be younger than the snapshot.
 
+    `taken`: ids of all live allocations, where the snapshot shows some of them only.
     A pod absent from the list counts as gone, except that a reservation not yet bound has until its deadline plus `settle_ms`.
     """
     found: list[Action] = []
@@ -68,7 +83,7 @@ def reconcile(
     for uid in sorted(api_pods):
         pod = api_pods[uid]
         if pod.node and not pod.finished and snapshot.allocation_of(uid) is None:
-            found.extend(_adopt(pod, vendors, now_ms))
+            found.extend(_adopt(pod, vendors, now_ms, snapshot.allocations if taken is None else taken))
     return found
 
 
@@ -103,16 +118,24 @@ def _shrinks(reservation: Reservation) -> bool:
     return usage_of(reservation.containers) != usage_of(reservation.containers, init_done=True)
 
 
-def _adopt(pod: PodFacts, vendors: Sequence[Vendor], now_ms: int) -> list[Action]:
-    """A running pod that carries an allocation we do not know: from before a wipe, or placed by HAMi itself."""
+def _adopt(pod: PodFacts, vendors: Sequence[Vendor], now_ms: int, taken: Container[str]) -> list[Action]:
+    """A running pod that carries an allocation we do not know: from before a wipe, or placed by HAMi itself.
+
+    Its annotations may be a tenant's own, where he kept the pod away from the webhook: what they say is checked, and an id that
+    is another pod's is not believed.
+    """
     try:
         containers = adopted_containers(pod, vendors)
     except InvalidInput as error:
         return [Corrected(what=f"pod {pod.namespace}/{pod.name}", fold_said="no allocation", api_said=str(error))]
     if not any(each.shares for each in containers):
         return []
+    if not pod.asks:
+        why = "annotations of an allocation on a pod that asks for no device"
+        return [Corrected(what=f"pod {pod.namespace}/{pod.name}", fold_said="no allocation", api_said=why)]
+    carried = pod.annotations.get(identity.RESERVATION, "")
     reservation = Reservation(
-        id=pod.annotations.get(identity.RESERVATION) or f"adopted-{pod.uid}",
+        id=carried if carried and carried not in taken else f"adopted-{pod.uid}",
         owner=PodOwner(pod.uid, pod.namespace, pod.name),
         node=pod.node,
         containers=containers,
@@ -130,6 +153,19 @@ def _adopt(pod: PodFacts, vendors: Sequence[Vendor], now_ms: int) -> list[Action
     return events
 
 
+def _check(entries: Sequence[Sequence[annotations.DeviceEntry]], field: str) -> None:
+    """What HAMi's format can say and no scheduler ever wrote. Raises InvalidInput."""
+    count = 0
+    for position, container in enumerate(entries):
+        for each in container:
+            count += 1
+            if not each.uuid or each.memory < 0 or each.cores < 0:
+                shown = f"{each.uuid[:80]},{each.memory},{each.cores}"
+                raise InvalidInput(f"{field}, container {position}", shown, "needs a uuid and amounts that are not negative")
+    if count > _MOST_SHARES:
+        raise InvalidInput(field, count, f"more than {_MOST_SHARES} devices")
+
+
 def adopted_containers(pod: PodFacts, vendors: Sequence[Vendor]) -> tuple[ContainerShares, ...]:
     """Every vendor's `allocated` annotation back into shares. Positions beyond the spec count as apps. Raises InvalidInput."""
     found = list(pod.containers)
@@ -139,7 +175,10 @@ def adopted_containers(pod: PodFacts, vendors: Sequence[Vendor]) -> tuple[Contai
         if text:
             entries = annotations.decode_pod(text, vendor.keys.allocated)
             held.append((vendor, entries))
+            _check(entries, vendor.keys.allocated)
             surplus = max((n + 1 for n, each in enumerate(entries) if each), default=0) - len(found)
+            if surplus > _MOST_SURPLUS:
+                raise InvalidInput(vendor.keys.allocated, text[:80], f"names {surplus} containers more than the pod has")
             found += [("", ContainerKind.APP)] * max(surplus, 0)
     containers = []
     for position, (name, kind) in enumerate(found):

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
+from hami.domain.allocation import Reservation, shares_of
 from hami.domain.cluster import Liveness, NodeState
 from hami.domain.reasons import NodeReason
 
@@ -14,6 +15,19 @@ def node_refusal(node: NodeState | None) -> NodeReason | None:
     if node.quarantine:
         return NodeReason.QUARANTINED
     return NodeReason.LOST if node.liveness is Liveness.LOST else None
+
+
+def still_stands(reservation: Reservation, node: NodeState | None) -> bool:
+    """Whether a node could still serve what was reserved on it: the same node, there, with every card in order.
+
+    Between filter and bind a card may fail, be cordoned or leave, and a node may be lost or made anew under its name.
+    """
+    if node is None or node_refusal(node) is not None:
+        return False
+    if reservation.node_uid and node.uid and reservation.node_uid != node.uid:
+        return False
+    fit = {each.device.uuid for each in node.devices if each.schedulable}
+    return all(share.uuid in fit for share in shares_of(reservation.containers))
 
 
 def reason_counts(failed: Mapping[str, str]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from hami.domain.request import PodRequest
 from hami.domain.units import EpochMs
 from hami.scheduler.decide.place import Placement
 from hami.vendors import annotations, identity
-from hami.vendors.vendor import Vendor
+from hami.vendors.vendor import Vendor, Writing
 
 
 def reservation(
@@ -39,15 +39,24 @@ def reservation(
         request_digest=request_digest(request),
         score=placement.score,
         annotations=binding_annotations(
-            placement.containers, vendors, reservation_id=reservation_id, node=node_state, now_s=now_s
+            placement.containers, vendors, reservation_id=reservation_id, node=node_state, now_s=now_s, request=request
         ),
     )
 
 
 def binding_annotations(
-    containers: Sequence[ContainerShares], vendors: Sequence[Vendor], *, reservation_id: str, node: NodeState, now_s: int
+    containers: Sequence[ContainerShares],
+    vendors: Sequence[Vendor],
+    *,
+    reservation_id: str,
+    node: NodeState,
+    now_s: int,
+    request: PodRequest | None = None,
 ) -> dict[str, str]:
-    """HAMi's keys and, for identity delivery, ours. Call it again with realised MIG instances before the Binding is written."""
+    """HAMi's keys and ours. Call it again with realised MIG instances before the Binding is written.
+
+    Without a request the vendors' further annotations stay as they were.
+    """
     found = {
         identity.RESERVATION: reservation_id,
         identity.NODE: node.name,
@@ -65,8 +74,14 @@ def binding_annotations(
         instances = annotations.mig_entries(containers)
         if vendor.keys.mig and instances:
             found[vendor.keys.mig] = annotations.encode_mig(instances)
-        if vendor.identity and node.delivery is Delivery.IDENTITY:
-            found |= identity.delivered(containers, reservation_id, vendor.word)
+        if vendor.annotate is not None and request is not None:
+            own = tuple(
+                msgspec.structs.replace(each, shares=tuple(share for share in each.shares if share.vendor == vendor.word))
+                for each in containers
+            )
+            found |= vendor.annotate(Writing(containers=own, request=request, node=node, now_s=now_s), vendor)
+        if vendor.identity:
+            found |= identity.delivered(containers, reservation_id, vendor.word, node.visible)
     return found
 
 

@@ -12,7 +12,7 @@ from hami.domain.allocation import Allocation
 from hami.domain.errors import InvalidInput
 from hami.domain.pod import Container, Pod
 from hami.domain.request import ContainerRequest
-from hami.scheduler.decide.admit import AdmissionSettings, Denied, refers_to
+from hami.scheduler.decide.admit import AdmissionSettings, Denied, by_reference, refers_to, shows_nothing
 from hami.vendors import identity
 from hami.vendors.registry import by_word
 from hami.vendors.requests import containers_of, pod_request
@@ -86,6 +86,8 @@ def _created(pod: Pod, settings: AdmissionSettings) -> Allowed | Denied:
         return Denied(403, "pod asks for devices and has its node assigned")
     if (pod.metadata.labels or {}).get(identity.LABEL) != identity.LABEL_VALUE:
         return Allowed()
+    if not any(by_reference(asked, settings.vendors) for asked in request.containers):
+        return Allowed()
     for (place, _, container), asked in zip(containers_of(pod), request.containers, strict=True):
         broken = _broken_reference(container, asked, settings)
         if broken:
@@ -94,7 +96,13 @@ def _created(pod: Pod, settings: AdmissionSettings) -> Allowed | Denied:
 
 
 def _broken_reference(container: Container, asked: ContainerRequest, settings: AdmissionSettings) -> str:
-    """The first variable of ours that is missing or points elsewhere; the last entry of a name is the one that counts."""
+    """The first variable of ours that is missing or points elsewhere; the last entry of a name is the one that counts.
+
+    A container that asks for nothing may have come from another webhook after ours: it need not say that it sees no device, but
+    it may not say otherwise.
+    """
+    if not by_reference(asked, settings.vendors):
+        return next((e.name for e in container.env or () if identity.is_identity_env(e.name) and not shows_nothing(e)), "")
     for request in asked.requests:
         vendor = by_word(settings.vendors, request.vendor)
         if vendor is None or not vendor.identity:
@@ -115,14 +123,22 @@ def _updated(review: Review, settings: AdmissionSettings) -> Allowed | Denied:
             return Denied(403, f"annotation {key} is reserved: only hami changes it")
     if (old.metadata.labels or {}).get(identity.LABEL) != (new.metadata.labels or {}).get(identity.LABEL):
         return Denied(403, f"label {identity.LABEL} is reserved: only hami changes it")
-    return _own_debuggers(new.spec.ephemeral_containers or (), before=old.spec.ephemeral_containers or ())
+    return _debuggers(new.spec.ephemeral_containers or (), before=old.spec.ephemeral_containers or ())
 
 
-def _own_debuggers(containers: Sequence[Container], before: Sequence[Container]) -> Allowed | Denied:
-    """An ephemeral container added to our pod may not make devices visible to itself."""
+def _debuggers(containers: Sequence[Container], before: Sequence[Container]) -> Allowed | Denied:
+    """An ephemeral container added to our pod says that it sees no device, as the mutating webhook has it say.
+
+    Saying nothing is not enough: its image, or a ConfigMap that it takes its environment from, may say `all`.
+    """
     known = {each.name for each in before}
     for each in containers:
-        for env in each.env or ():
-            if each.name not in known and identity.is_identity_env(env.name):
-                return Denied(403, f"ephemeral container {each.name}: environment {env.name} is not for users to set")
+        if each.name in known:
+            continue
+        ours = [env for env in each.env or () if identity.is_identity_env(env.name)]
+        wrong = next((env.name for env in ours if not shows_nothing(env)), "")
+        if wrong:
+            return Denied(403, f"ephemeral container {each.name}: environment {wrong} is not for users to set")
+        if not ours:
+            return Denied(403, f"ephemeral container {each.name}: must set {identity.VISIBLE_ENV}={identity.NO_DEVICE}")
     return Allowed()

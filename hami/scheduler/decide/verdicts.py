@@ -10,11 +10,10 @@ from typing import Final
 import numpy as np
 
 from hami.domain.request import ContainerKind, DeviceRequest
+from hami.scheduler.decide.cards import Question
 from hami.scheduler.decide.explain import explain
-from hami.scheduler.decide.fit import Question
 from hami.scheduler.decide.planes import Bools, Entry, Ints, Planes, View
 from hami.scheduler.decide.walks import Memory, could_pay, memory_of, uuids_that_fit
-from hami.vendors.constraints import Wishes
 
 _SHAPES_KEPT: Final = 256
 
@@ -22,7 +21,7 @@ _SHAPES_KEPT: Final = 256
 def shape_of(ask: Question) -> Hashable:
     """All that a verdict depends on besides the nodes: what is asked, how, and what the namespace may still take."""
     containers = tuple((each.kind, each.requests) for each in ask.request.containers if each.requests)
-    return (containers, ask.policy, tuple(ask.wishes.values()), tuple(ask.budgets.items()))
+    return (containers, ask.policy, tuple(ask.wishes.values()), tuple(ask.budgets.items()), ask.numa_bind)
 
 
 def entry_of(planes: Planes, ask: Question) -> Entry:
@@ -55,7 +54,10 @@ def _refresh(planes: Planes, ask: Question, entry: Entry) -> None:
 
 
 def may_fit(planes: Planes, ask: Question, rows: Ints | None) -> Bools:
-    """False only where the exact fit would say no: every request against the untouched node, and all steady ones together."""
+    """False only where the exact fit would say no: every request against the untouched node, and all steady ones together.
+
+    Of a vendor with rules of its own only healthy cards are counted here.
+    """
     view = planes.at(rows)
     possible: Bools = (planes.refusal[: len(planes.names)] if rows is None else planes.refusal[rows]) == 0
     if not within_quota(ask):
@@ -65,7 +67,7 @@ def may_fit(planes: Planes, ask: Question, rows: Ints | None) -> Bools:
         for asked in container.requests:
             memory, passing = _passing(planes, view, rows, asked, ask)
             possible = possible & ((_count(passing) >= asked.count) | (passing & view.mig).any(axis=0))
-            if container.kind is not ContainerKind.INIT:
+            if container.kind is not ContainerKind.INIT and ask.vendors[asked.vendor].plain:
                 steady.append((asked, memory, passing))
     if len(steady) > 1:
         for word in {asked.vendor for asked, _, _ in steady}:
@@ -109,19 +111,21 @@ def _count(cards: Bools) -> Ints:
 
 
 def _passing(planes: Planes, view: View, rows: Ints | None, asked: DeviceRequest, ask: Question) -> tuple[Memory, Bools]:
+    passing = (view.vendor == planes.words[asked.vendor]) & view.ready
+    if not ask.vendors[asked.vendor].plain:
+        return np.int64(0), passing
     wishes = ask.wishes[asked.vendor]
     memory = memory_of(view, asked)
     cores = min(asked.cores, 100)
-    passing = (view.vendor == planes.words[asked.vendor]) & view.ready
     passing &= view.free_slots > 0
     passing &= view.free_memory >= memory
     if cores > 0:
         passing &= view.free_cores >= cores
     else:
         passing &= (view.free_cores > 0) | ((view.cores == 0) & (view.free_cores == 0))
-    if _picky_types(wishes):
+    if wishes.about_types:
         passing &= planes.kinds_that_fit(wishes)[view.kind]
-    if _picky_uuids(wishes):
+    if wishes.about_uuids:
         passing &= uuids_that_fit(planes, rows, wishes)
     if ask.mutex:
         passing &= view.used <= 0
@@ -130,14 +134,6 @@ def _passing(planes: Planes, view: View, rows: Ints | None, asked: DeviceRequest
     if (budget := ask.budgets.get(asked.vendor)) is not None:
         passing &= could_pay(budget, memory, cores)
     return memory, passing
-
-
-def _picky_types(wishes: Wishes) -> bool:
-    return wishes.use_types is not None or wishes.nouse_types is not None or wishes.mode is not None
-
-
-def _picky_uuids(wishes: Wishes) -> bool:
-    return wishes.use_uuids is not None or wishes.nouse_uuids is not None
 
 
 def ruled_out(planes: Planes, ask: Question, entry: Entry, rows: Ints) -> Ints:

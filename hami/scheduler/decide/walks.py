@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hami.domain.request import DeviceRequest
-from hami.scheduler.decide.fit import Question
+from hami.scheduler.decide.cards import Question
 from hami.scheduler.decide.planes import Bools, Ints, Planes, View
 from hami.scheduler.decide.quota import Budget
 from hami.vendors.constraints import Wishes

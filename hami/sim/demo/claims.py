@@ -1,8 +1,7 @@
 """Claims of the demo: what was said, whether it held, and what was seen. The exit status is theirs."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import anyio
@@ -31,12 +30,16 @@ class Screen(Protocol):
 
     def working(self, text: str) -> None: ...
 
+    def close(self) -> None:
+        """The story is over, well or not: the terminal is as it was."""
+        ...
+
 
 class Claims:
     """Collects claims and shows each as it is decided."""
 
     def __init__(self, screen: Screen) -> None:
-        self._screen = screen
+        self.screen = screen
         self.made: list[Claim] = []
 
     @property
@@ -47,7 +50,7 @@ class Claims:
         """A claim whose truth is known now."""
         claim = Claim(text=text, held=held, seen=seen, seconds=seconds)
         self.made.append(claim)
-        self._screen.claim(claim)
+        self.screen.claim(claim)
         return held
 
     async def eventually(
@@ -56,19 +59,10 @@ class Claims:
         """A claim that must come true within a time: `look` answers (true now, what is seen now)."""
         begun = time.monotonic()
         seen = "nothing yet"
-        self._screen.working(text)
+        self.screen.working(text)
         while True:
             held, seen = await look()
             passed = time.monotonic() - begun
             if held or passed > within:
                 return self.check(text, held, seen if held else f"not within {within:g} s; {seen}", seconds=passed)
             await anyio.sleep(every)
-
-    @contextmanager
-    def guarding(self, text: str) -> Iterator[None]:
-        """A chapter that dies counts as a claim that did not hold, and the story goes on to its clean-up."""
-        try:
-            yield
-        except Exception as error:
-            self.check(text, held=False, seen=f"{type(error).__name__}: {error}")
-            raise

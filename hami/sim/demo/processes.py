@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hami.domain.errors import HamiError
-from hami.events.redis.embedded import die_with_parent
+from hami.events.redis.embedded import on_a_leash
 
 
 class ProcessEnded(HamiError):  # noqa: N818 - reads as a sentence where it is raised
@@ -31,17 +31,22 @@ class HamiProcess:
     def start(self) -> None:
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
-                self._command,
+                on_a_leash(self._command),
                 env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                preexec_fn=die_with_parent(),  # noqa: PLW1509 - one prctl, the library is loaded before the fork
+                process_group=0,  # Ctrl-C is for us, who end it in order; the terminal would send it to both
             )
 
     def kill(self) -> None:
         """SIGKILL: no chance to say goodbye."""
         self._end(signal.SIGKILL)
+
+    def ask_to_end(self) -> None:
+        """Several may end at the same time; `stop` then waits."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)

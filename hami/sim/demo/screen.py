@@ -37,6 +37,9 @@ class PlainScreen:
     def working(self, text: str) -> None:
         """Plain output shows results only."""
 
+    def close(self) -> None:
+        """Nothing to put back."""
+
 
 class RichScreen:
     """The same story with colour and a spinner for what is being waited for."""
@@ -45,9 +48,6 @@ class RichScreen:
         self._console = console
         self._status = console.status("")
         self._status.start()
-
-    def close(self) -> None:
-        self._status.stop()
 
     def chapter(self, title: str) -> None:
         self._console.print()
@@ -69,10 +69,14 @@ class RichScreen:
         took = f" [dim]{claim.seconds:.2f} s[/]" if claim.seconds >= 0.01 else ""
         self._console.print(f"  {mark} {claim.text}{took}", highlight=False)
         self._console.print(f"      {claim.seen}", style="dim", highlight=False, markup=False)
-        self._status.update("")
+        self._status.update(" ")  # an empty text would leave the old one standing
 
     def working(self, text: str) -> None:
         self._status.update(f"[dim]{text} ...")
+
+    def close(self) -> None:
+        """The spinner hid the cursor."""
+        self._status.stop()
 
 
 def screen_for(out: TextIO = sys.stdout) -> Screen:

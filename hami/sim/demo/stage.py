@@ -197,6 +197,8 @@ def _ending(stage: Stage, tasks: TaskGroup) -> Iterator[None]:
         yield
     finally:
         for process in (*stage.schedulers.values(), *stage.agents.values()):
+            process.ask_to_end()
+        for process in (*stage.schedulers.values(), *stage.agents.values()):
             process.stop()
         tasks.cancel_scope.cancel()
 

@@ -13,29 +13,27 @@ from hami.domain.device import Health
 from hami.kube.kinds import PODS
 from hami.projections.checkpoint import digest_of
 from hami.sim.demo import pods
-from hami.sim.demo.claims import Claims, Screen
+from hami.sim.demo.claims import Claims
 from hami.sim.demo.race import race
 from hami.sim.demo.stage import CARDS, NODE_NAMES, Stage, set_up
 
 Look = Callable[[], Awaitable[tuple[bool, str]]]
 
 
-async def tell(screen: Screen, *, serve: bool = False) -> Claims:
-    """The whole story. Claims that did not hold are in the result; only a bug raises."""
-    claims = Claims(screen)
+async def tell(claims: Claims, *, serve: bool = False) -> None:
+    """The whole story. Claims that did not hold are in `claims`; only a bug raises."""
     with tempfile.TemporaryDirectory(prefix="hami-demo-") as folder:
         async with set_up(Path(folder)) as stage:
-            story = Story(stage, claims, screen)
+            story = Story(stage, claims)
             for chapter in (story.start, story.place, story.fault, story.outage, story.restart, story.race, story.audit):
                 await chapter()
             if serve:
                 await story.serve()
-    return claims
 
 
 class Story:
-    def __init__(self, stage: Stage, claims: Claims, screen: Screen) -> None:
-        self.stage, self.claims, self.screen = stage, claims, screen
+    def __init__(self, stage: Stage, claims: Claims) -> None:
+        self.stage, self.claims, self.screen = stage, claims, claims.screen
 
     # 1
 
@@ -178,7 +176,8 @@ class Story:
         await self.claims.eventually("the waiting pod is placed", self._served("patient"), within=20)
         entries = await self.stage.store.log.read(self.stage.view.state.position.__class__(0, "0-0"), limit=before)
         whole = [record.position.g for record in entries] == list(range(1, before + 1))
-        self.claims.check("no acknowledged event was lost", held=whole, seen=f"events 1 to {before} are all there")
+        seen = f"of events 1 to {before}, {len(entries)} are there"
+        self.claims.check("no acknowledged event was lost", held=whole, seen=seen)
 
     def _waits(self, name: str) -> Look:
         async def look() -> tuple[bool, str]:

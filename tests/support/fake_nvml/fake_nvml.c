@@ -5,6 +5,10 @@
  *   fail     scripted errors:  <function or *> <card index or *> <nvmlReturn_t>      (function without version suffix)
  *   fields   field values:     <card index> <field id> <value>                       (anything absent: not supported)
  *   remap    row remapping:    <card index> <corrected> <uncorrected> <pending> <failure>
+ *   ecc      volatile errors:  <card index> <uncorrected>                            (absent: not supported)
+ *   retired  page retirement:  <card index> <pages> <pending>                        (absent: not supported)
+ *   sram     SRAM threshold:   <card index> <exceeded>                               (absent: no permission)
+ *   repair   unrepairable:     <card index> <flag>                                   (absent: not supported)
  *   topology nearest ancestor: <card index> <card index> <nvmlGpuTopologyLevel_t>           (absent: not supported)
  *   links    active NVLinks:   <card index> <link> <remote bus id> <remote type>             (types: 0 GPU, 2 switch)
  *   types    event types:      <card index> <mask>                                   (absent: XID, both ECC, unavailable, action)
@@ -303,6 +307,64 @@ int nvmlDeviceGetRemappedRows(card_t *card, unsigned *corrected, unsigned *uncor
             code = OK;
     }
     fclose(f);
+    return code;
+}
+
+static int numbers(const char *function, const char *file, card_t *card, int absent, unsigned *one, unsigned *other) {
+    row_t row;
+    char line[256];
+    int code = look(function, card, &row), index;
+    FILE *f;
+    if (code != OK) return code;
+    code = absent;
+    f = script(file);
+    if (f == NULL) return code;
+    while (fgets(line, sizeof line, f) != NULL)
+        if (sscanf(line, "%d %u %u", &index, one, other) >= 2 && index == card->index) code = OK;
+    fclose(f);
+    return code;
+}
+
+int nvmlDeviceGetTotalEccErrors(card_t *card, int error_type, int counter_type, unsigned long long *count) {
+    unsigned found = 0, none = 0;
+    int code = numbers("nvmlDeviceGetTotalEccErrors", "ecc", card, NOT_SUPPORTED, &found, &none);
+    if (code == OK) *count = error_type == 1 && counter_type == 0 ? found : 0;
+    return code;
+}
+
+int nvmlDeviceGetRetiredPagesPendingStatus(card_t *card, int *pending) {
+    unsigned pages = 0, found = 0;
+    int code = numbers("nvmlDeviceGetRetiredPagesPendingStatus", "retired", card, NOT_SUPPORTED, &pages, &found);
+    if (code == OK) *pending = (int)found;
+    return code;
+}
+
+int nvmlDeviceGetRetiredPages(card_t *card, int cause, unsigned *count, unsigned long long *addresses) {
+    unsigned pages = 0, pending = 0, room = *count, at;
+    int code = numbers("nvmlDeviceGetRetiredPages", "retired", card, NOT_SUPPORTED, &pages, &pending);
+    if (code != OK) return code;
+    if (cause != 1) pages = 0;
+    *count = pages;
+    if (addresses == NULL || room < pages) return pages > 0 ? 7 : OK;
+    for (at = 0; at < pages; at++) addresses[at] = 0x1000ULL * at;
+    return OK;
+}
+
+typedef struct { unsigned version; unsigned long counts[11]; unsigned exceeded; } sram_t;
+
+int nvmlDeviceGetSramEccErrorStatus(card_t *card, sram_t *status) {
+    unsigned found = 0, none = 0;
+    int code = numbers("nvmlDeviceGetSramEccErrorStatus", "sram", card, 4, &found, &none);
+    if (code == OK) status->exceeded = found;
+    return code;
+}
+
+typedef struct { unsigned version, unrepairable; } repair_t;
+
+int nvmlDeviceGetUnrepairableMemoryFlag_v1(card_t *card, repair_t *status) {
+    unsigned found = 0, none = 0;
+    int code = numbers("nvmlDeviceGetUnrepairableMemoryFlag", "repair", card, NOT_SUPPORTED, &found, &none);
+    if (code == OK) status->unrepairable = found;
     return code;
 }
 

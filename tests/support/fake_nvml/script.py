@@ -47,8 +47,20 @@ class NvmlScript:
     def field(self, card: int, field: int, value: int) -> None:
         self._add("fields", f"{card} {field} {value}")
 
-    def remap(self, card: int, *, pending: int = 0, failure: int = 0) -> None:
-        self._add("remap", f"{card} 0 0 {pending} {failure}")
+    def remap(self, card: int, *, rows: int = 0, pending: int = 0, failure: int = 0) -> None:
+        self._add("remap", f"{card} 0 {rows} {pending} {failure}")
+
+    def ecc(self, card: int, uncorrected: int) -> None:
+        self._add("ecc", f"{card} {uncorrected}")
+
+    def retired(self, card: int, pages: int, *, pending: int = 0) -> None:
+        self._add("retired", f"{card} {pages} {pending}")
+
+    def sram(self, card: int, *, exceeded: int) -> None:
+        self._add("sram", f"{card} {exceeded}")
+
+    def unrepairable(self, card: int, flag: int) -> None:
+        self._add("repair", f"{card} {flag}")
 
     def topology(self, one: int, other: int, level: int) -> None:
         self._add("topology", f"{one} {other} {level}")

@@ -204,10 +204,17 @@ def test_a_doubt_in_between_starts_the_hold_anew() -> None:
     assert recover(card, GOOD, DEFAULT, now=EpochMs(41 * MINUTE)).card.health is Health.HEALTHY
 
 
+def test_a_clock_that_is_set_back_starts_the_hold_anew() -> None:
+    card = recover(after(xid(79)), GOOD, DEFAULT, now=EpochMs(1000 * MINUTE)).card
+    card = recover(card, GOOD, DEFAULT, now=EpochMs(10 * MINUTE)).card
+    assert recover(card, GOOD, DEFAULT, now=EpochMs(24 * MINUTE)).card.health is Health.UNHEALTHY
+    assert recover(card, GOOD, DEFAULT, now=EpochMs(25 * MINUTE)).card.health is Health.HEALTHY
+
+
 def test_the_third_recovery_of_a_day_waits_for_an_operator() -> None:
     card, hour = CARD, 60 * MINUTE
     for number in range(3):
-        card = observe(card, xid(79), DEFAULT, now=EpochMs(number * hour + 1), boot_id=f"boot-{number}").card
+        card = observe(card, xid(95), DEFAULT, now=EpochMs(number * hour + 1), boot_id=f"boot-{number}").card
         for minute in (10, 30):
             evidence = Evidence(boot_id=f"boot-{number + 1}", recovery_action=0, probe_passed=True, memory_clean=True)
             card = recover(card, evidence, DEFAULT, now=EpochMs(number * hour + minute * MINUTE)).card

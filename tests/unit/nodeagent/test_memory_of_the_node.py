@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from hami.domain.errors import InvalidInput
+from hami.domain.errors import InvalidInput, StoreUnavailable
 from hami.domain.units import EpochMs
+from hami.events.epochs import EpochFile
 from hami.nodeagent.backends.simulated import simulated_cards
 from hami.nodeagent.caches import GRACE_S, CacheFolders
 from hami.nodeagent.decide.faults import CardHealth, Fault, FaultKind
@@ -38,6 +39,42 @@ def test_state_that_cannot_be_read_is_set_aside_not_overwritten(tmp_path: Path, 
     assert kept.load().cards == {}
     kept.save()
     assert (tmp_path / FILE).with_suffix(".broken").read_bytes() == raw
+
+
+@pytest.mark.parametrize("where", ["file", "file/below"])
+def test_a_state_folder_that_cannot_be_used_is_refused_by_name(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(InvalidInput, match=r"agent\.state_dir: '.*file.*': "):
+        StateFile(tmp_path / where).load()
+
+
+def test_a_save_that_fails_is_said_and_made_good_later(tmp_path: Path) -> None:
+    memory = StateFile(tmp_path)
+    memory.load().cards["GPU-1"] = CardHealth(uuid="GPU-1", unreachable="asleep")
+    in_the_way = (tmp_path / FILE).with_suffix(".new")
+    in_the_way.mkdir()
+    memory.save()
+    assert str(tmp_path) in memory.trouble
+    in_the_way.rmdir()
+    memory.retry()
+    assert memory.trouble == ""
+    assert StateFile(tmp_path).load() == memory.state
+
+
+def test_an_epoch_that_cannot_be_written_is_not_given_out(tmp_path: Path) -> None:
+    epochs = EpochFile(tmp_path / "epoch")
+    first = epochs.next()
+    (tmp_path / "epoch.new").mkdir()
+    with pytest.raises(StoreUnavailable, match=str(tmp_path / "epoch")):
+        epochs.next()
+    (tmp_path / "epoch.new").rmdir()
+    assert epochs.next() > first
+
+
+def test_cache_folders_that_cannot_be_listed_cost_the_figures_only(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    caches = CacheFolders(tmp_path / "file")
+    assert (caches.next_number(), caches.make(1), caches.sweep(())) == (1, "", 0)
 
 
 def test_cache_folders_are_numbered_on(tmp_path: Path) -> None:

@@ -12,12 +12,14 @@ Queue entry: <deadline ms>:<owner>, oldest first.
 --]]
 
 local CONFIRM_MS = 1000
-local FEED_LENGTH = 1000
+local FEED_LENGTH = '1000'
 local FEED_TTL_MS = 7 * 24 * 3600 * 1000
+local FEED_TTL_SLACK_MS = 3600 * 1000
 local DEAD_LENGTH = 10000
+local AT_ONCE = 1000 -- fields of one command: `unpack` has a limit
 
 local function whole(number)
-  return string.format('%.0f', number)
+  return string.format('%d', number)
 end
 
 local function now_ms()
@@ -38,17 +40,83 @@ local function lock_value(text)
 end
 
 --[[ append
-KEYS: incarnation, log, producers, versions, g, then the lock (if fenced) and feeds in any order
-ARGV: incarnation, producer, epoch, first seq, count, lock's place in KEYS (0 = not fenced), owner, token,
-      number of expected versions, (entity, version) each, then for each event: its feed's place in KEYS (0 = none),
-      number of entities, entities, envelope
+KEYS: heads, log, then the lock (if fenced) and feeds in any order
+ARGV: a JSON object, then one envelope for each event. The object holds
+      incarnation, producer, epoch, seq of the first event, expected (entity -> version; absent = none),
+      fence ([the lock's place in KEYS, owner, token]; absent = not fenced),
+      events: for each its feed's place in KEYS (0 = none), then the entities it moves
+The hash `heads` holds incarnation, g, producer/<name> (epoch:seq:entry last accepted), and each entity's version: one read and
+one write of it serve the whole call, as every command costs again in calling it and in the append-only file.
+An entry of the log: d <envelope> p <{"g": counter, "v": {entity: version after}}>. Entities hold nothing that JSON escapes.
+Answer: {"g": of the last event, "ids": [...], "moved": [what stands in v, for each event]} as text, an array for a refusal.
 --]]
-local function append(keys, argv)
-  local incarnation = redis.call('GET', keys[1])
-  if not incarnation or incarnation ~= argv[1] then return {'UNSAFE', incarnation or ''} end
 
-  local producer, epoch, first, count = argv[2], tonumber(argv[3]), tonumber(argv[4]), tonumber(argv[5])
-  local seen_epoch, seen_seq, seen_entry = producer_row(redis.call('HGET', keys[3], producer))
+-- What this append looks at, as field -> text; false where there is nothing.
+local function heads_of(key, row, asked)
+  local names, found = {'incarnation', 'g', row}, {}
+  for entity in pairs(asked.expected or found) do names[#names + 1] = entity end
+  for _, event in ipairs(asked.events) do
+    for n = 2, #event do
+      if found[event[n]] == nil then
+        found[event[n]] = false
+        names[#names + 1] = event[n]
+      end
+    end
+  end
+  for from = 1, #names, AT_ONCE do
+    local values = redis.call('HMGET', key, unpack(names, from, math.min(from + AT_ONCE - 1, #names)))
+    for i = 1, #values do found[names[from + i - 1]] = values[i] end
+  end
+  return found
+end
+
+local function conflict(expected, heads)
+  local differs, actual = false, {'CONFLICT'}
+  for entity, version in pairs(expected) do
+    local now = tonumber(heads[entity] or 0)
+    if now ~= version then differs = true end
+    actual[#actual + 1] = entity
+    actual[#actual + 1] = whole(now)
+  end
+  return differs and actual
+end
+
+-- Counts up the versions of one event's entities, in `heads` and in `moved`; gives them as a JSON object.
+local function move(event, heads, moved)
+  local texts = {}
+  for n = 2, #event do
+    local entity = event[n]
+    local version = whole(tonumber(heads[entity] or 0) + 1)
+    heads[entity], moved[entity] = version, version
+    texts[n - 1] = '"' .. entity .. '":' .. version
+  end
+  return '{' .. table.concat(texts, ',') .. '}'
+end
+
+local function save_heads(key, changed)
+  local flat = {}
+  for field, value in pairs(changed) do
+    flat[#flat + 1] = field
+    flat[#flat + 1] = value
+  end
+  for from = 1, #flat, AT_ONCE do
+    redis.call('HSET', key, unpack(flat, from, math.min(from + AT_ONCE - 1, #flat)))
+  end
+end
+
+-- A feed lives for a while after its last event; setting that anew each time would cost a write each time.
+local function keep_feed(key)
+  if redis.call('PTTL', key) < FEED_TTL_MS - FEED_TTL_SLACK_MS then redis.call('PEXPIRE', key, FEED_TTL_MS) end
+end
+
+local function append(keys, argv)
+  local asked = cjson.decode(argv[1])
+  local row = 'producer/' .. asked.producer
+  local heads = heads_of(keys[1], row, asked)
+  if heads.incarnation ~= asked.incarnation then return {'UNSAFE', heads.incarnation or ''} end
+
+  local epoch, first, count = asked.epoch, asked.seq, #asked.events
+  local seen_epoch, seen_seq, seen_entry = producer_row(heads[row])
   local last = first + count - 1
   if epoch < seen_epoch then return {'FENCED', whole(seen_epoch)} end
   if epoch > seen_epoch then
@@ -56,74 +124,40 @@ local function append(keys, argv)
   end
   if last <= seen_seq then
     -- Written again as it is, so that a WAITAOF after this call covers the first one too.
-    redis.call('HSET', keys[3], producer, whole(seen_epoch) .. ':' .. whole(seen_seq) .. ':' .. seen_entry)
+    redis.call('HSET', keys[1], row, whole(seen_epoch) .. ':' .. whole(seen_seq) .. ':' .. seen_entry)
     return {'DUP', last == seen_seq and seen_entry or ''}
   end
   if first ~= seen_seq + 1 then return {'GAP', whole(seen_epoch), whole(seen_seq), seen_entry} end
 
-  local lock_place = tonumber(argv[6])
-  if lock_place > 0 then
-    local held = lock_value(redis.call('GET', keys[lock_place]))
-    if not held or held.owner ~= argv[7] or held.token ~= tonumber(argv[8]) then
+  if asked.fence then
+    local place, owner, token = unpack(asked.fence)
+    local held = lock_value(redis.call('GET', keys[place]))
+    if not held or held.owner ~= owner or held.token ~= token then
       return {'STALE', held and held.owner or '', held and whole(held.token) or '0'}
     end
   end
 
-  local versions = {}
-  local function version_of(entity)
-    local known = versions[entity]
-    if not known then
-      known = tonumber(redis.call('HGET', keys[4], entity) or '0')
-      versions[entity] = known
-    end
-    return known
-  end
+  local refused = asked.expected and conflict(asked.expected, heads)
+  if refused then return refused end
 
-  local at = 10
-  local conflict, actual = false, {'CONFLICT'}
-  for _ = 1, tonumber(argv[9]) do
-    local version = version_of(argv[at])
-    if version ~= tonumber(argv[at + 1]) then conflict = true end
-    actual[#actual + 1] = argv[at]
-    actual[#actual + 1] = whole(version)
-    at = at + 2
-  end
-  if conflict then return actual end
-
-  -- From here on it writes. Few commands: each costs again in the append-only file.
-  local ids, moved, order = {}, {}, {}
-  local g = redis.call('INCRBY', keys[5], count)
-  for i = 1, count do
-    local feed_place, entities = tonumber(argv[at]), tonumber(argv[at + 1])
-    at = at + 2
-    local pairs_text = {}
-    for n = 1, entities do
-      local entity = argv[at]
-      local version = version_of(entity) + 1
-      versions[entity] = version
-      if not moved[entity] then order[#order + 1] = entity end
-      moved[entity] = whole(version)
-      pairs_text[n] = entity .. '=' .. moved[entity]
-      at = at + 1
-    end
-    local envelope, own_g = argv[at], whole(g - count + i)
-    at = at + 1
-    ids[i] = redis.call('XADD', keys[2], '*', 'd', envelope, 'g', own_g, 'v', table.concat(pairs_text, ' '))
-    if feed_place > 0 then
-      redis.call('XADD', keys[feed_place], 'MAXLEN', '~', FEED_LENGTH, '*', 'd', envelope, 'g', own_g)
-      redis.call('PEXPIRE', keys[feed_place], FEED_TTL_MS)
+  -- From here on it writes.
+  local ids, texts, changed, fed = {}, {}, {}, {}
+  local before = tonumber(heads.g or 0)
+  for i, event in ipairs(asked.events) do
+    local envelope = argv[i + 1]
+    texts[i] = move(event, heads, changed)
+    ids[i] = redis.call('XADD', keys[2], '*', 'd', envelope, 'p', '{"g":' .. whole(before + i) .. ',"v":' .. texts[i] .. '}')
+    if event[1] > 0 then
+      local feed = keys[event[1]]
+      redis.call('XADD', feed, 'MAXLEN', '~', FEED_LENGTH, '*', 'd', envelope)
+      fed[feed] = true
     end
   end
-  redis.call('HSET', keys[3], producer, argv[3] .. ':' .. whole(last) .. ':' .. ids[count])
-  local after = {}
-  for _, entity in ipairs(order) do
-    after[#after + 1] = entity
-    after[#after + 1] = moved[entity]
-  end
-  for from = 1, #after, 1000 do
-    redis.call('HSET', keys[4], unpack(after, from, math.min(from + 999, #after)))
-  end
-  return {'OK', whole(g), ids, after}
+  for feed in pairs(fed) do keep_feed(feed) end
+  local g = whole(before + count)
+  changed.g, changed[row] = g, whole(epoch) .. ':' .. whole(last) .. ':' .. ids[count]
+  save_heads(keys[1], changed)
+  return '{"g":' .. g .. ',"ids":["' .. table.concat(ids, '","') .. '"],"moved":[' .. table.concat(texts, ',') .. ']}'
 end
 
 -- Locks. KEYS of all lock functions: lock, queue, locks. ARGV starts with the lock's name and the prefix of wake keys.

@@ -1,91 +1,43 @@
 """The agent on a kubelet: what pods get, what the cluster is told, and what happens when either side falls over."""
 
 import os
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from hami.domain.device import Health
 from hami.domain.digest import device_set_digest
-from hami.domain.errors import InvalidInput
+from hami.domain.errors import HamiError, InvalidInput, StoreUnavailable, StoreUnsafe
 from hami.events.catalog.allocation import AllocationBound, AllocationPrepared, AllocationReleased, AllocationReserved
-from hami.events.catalog.device import DeviceClearRequested, DeviceHealthChanged, FaultKind, FaultObserved
-from hami.events.catalog.handshake import DIGEST, HandshakeReported, HandshakeRequested
+from hami.events.catalog.handshake import HandshakeReported, HandshakeRequested
 from hami.events.catalog.node import NodeRegistered
 from hami.events.memory import MemoryStore
 from hami.nodeagent.backends.simulated import SimulatedBackend, simulated_cards
-from hami.nodeagent.decide.faults import Fault
-from hami.nodeagent.decide.faults import FaultKind as Seen
 from hami.nodeagent.podresources import read_checkpoint
+from hami.nodeagent.state import StateFile
 from hami.sim.kubelet.api import InMemoryApi
 from hami.sim.kubelet.node import SimKubelet
-from tests.support.agents import QUICK, LogVoice, StoreAway, World, agent_on, reservation, settings_for
-from tests.support.plugins import RESOURCE, container, kubelet_on, pod, socket_folder
+from tests.support.agents import (
+    QUICK,
+    LogVoice,
+    StoreAway,
+    World,
+    agent_on,
+    connected,
+    offered,
+    reservation,
+    running,
+    settings_for,
+)
+from tests.support.plugins import RESOURCE, container, kubelet_on, pod
 from tests.support.waiting import wait_until
 
 DEVICES = "hami.io/devices"
 REFERENCE = [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{DEVICES}']"}}}]
 UUIDS = [card.uuid for card in simulated_cards(2)]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with socket_folder() as path:
-        yield path
-
-
-@pytest.fixture
-def api() -> InMemoryApi:
-    return InMemoryApi()
-
-
-@pytest.fixture
-def backend() -> SimulatedBackend:
-    return SimulatedBackend(simulated_cards(2))
-
-
-@pytest.fixture
-async def kubelet(folder: Path, api: InMemoryApi, anyio_backend: object) -> AsyncIterator[SimKubelet]:
-    async with kubelet_on(folder, api) as running:
-        yield running
-
-
-@pytest.fixture
-async def world(kubelet: SimKubelet, folder: Path, backend: SimulatedBackend, api: InMemoryApi) -> AsyncIterator[World]:
-    async with agent_on(folder, backend) as made:
-        await offered(api, "20", "20")
-        yield made
-
-
-async def offered(api: InMemoryApi, capacity: str, allocatable: str) -> None:
-    def seen() -> bool:
-        status = api.nodes.get("node-1", {})
-        return (status.get("capacity", {}).get(RESOURCE), status.get("allocatable", {}).get(RESOURCE)) == (
-            capacity,
-            allocatable,
-        )
-
-    await wait_until(seen, f"{capacity} devices, {allocatable} allocatable")
-
-
-async def connected(kubelet: SimKubelet, world: World) -> None:
-    await connected_with(kubelet, world, 20)
-
-
-async def connected_with(kubelet: SimKubelet, world: World, healthy: int) -> None:
-    """The agent of this life is listened to, whatever the node object still says of an earlier one."""
-
-    def seen() -> bool:
-        return bool(world.agent.plugin.streams) and kubelet.books.capacity().get(RESOURCE) == (20, healthy)
-
-    await wait_until(seen, "the kubelet to listen to this agent")
-
-
-async def running(api: InMemoryApi, name: str) -> None:
-    await wait_until(lambda: api.status(name).get("phase") == "Running", f"{name} to run")
 
 
 def seen_by(kubelet: SimKubelet, name: str, of: str = "main") -> tuple[str, ...]:
@@ -154,6 +106,25 @@ async def test_a_container_is_told_of_once_also_after_a_restart_of_the_agent(
             assert [event.reservation for event in world.publisher.of(AllocationPrepared)] == [f"r-{life}"]
 
 
+async def test_what_may_have_been_lost_with_a_dying_agent_is_told_again_once(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+) -> None:
+    store = MemoryStore()
+    async with agent_on(folder, backend, store=store) as world:
+        await connected(kubelet, world)
+        world.publisher.state = msgspec.structs.replace(world.publisher.state, idle=False)
+        made = api.create(pod("pod", container()), node="node-1")
+        await LogVoice(store).say(AllocationReserved(reservation=reservation(made["metadata"]["uid"], UUIDS[:1])))
+        await wait_until(lambda: world.publisher.of(AllocationPrepared), "prepared, not delivered")
+    async with agent_on(folder, backend, store=store) as second:
+        await wait_until(lambda: second.publisher.of(AllocationPrepared), "prepared once more")
+        await wait_until(lambda: second.agent.memory.state.served[f"{made['metadata']['uid']}/main"].told, "it to be settled")
+    async with agent_on(folder, backend, store=store) as third:
+        await connected(kubelet, third)
+        await wait_until(lambda: third.agent.book.read, "the feed to be read")
+        assert third.publisher.of(AllocationPrepared) == []
+
+
 async def test_a_difference_between_reserved_and_served_is_reported(world: World, api: InMemoryApi) -> None:
     made = api.create(pod("pod", container(gpus=2)), node="node-1")
     await LogVoice(world.store).say(AllocationReserved(reservation=reservation(made["metadata"]["uid"], UUIDS[:1])))
@@ -210,93 +181,17 @@ async def test_a_kubelet_that_comes_late_is_waited_for(folder: Path, api: InMemo
             await offered(api, "20", "20")
 
 
-async def test_a_fatal_xid_reaches_the_kubelet_and_the_log(world: World, backend: SimulatedBackend, api: InMemoryApi) -> None:
+async def test_a_full_disk_takes_nothing_from_the_kubelet(
+    world: World, folder: Path, backend: SimulatedBackend, api: InMemoryApi
+) -> None:
+    in_the_way = folder / "state" / "agent-state.new"
+    in_the_way.mkdir()
     backend.strike(UUIDS[0], 79)
     await offered(api, "20", "10")
-    [changed] = world.publisher.of(DeviceHealthChanged)
-    assert (changed.device, changed.was, changed.now) == (UUIDS[0], Health.HEALTHY, Health.UNHEALTHY)
-    assert changed.reason.startswith("XID 79")
-    assert [(event.kind, event.code) for event in world.publisher.of(FaultObserved)] == [(FaultKind.XID, 79)]
-
-
-async def test_a_fault_of_the_machine_takes_every_card(world: World, backend: SimulatedBackend, api: InMemoryApi) -> None:
-    backend.strike(UUIDS[0], 151)
-    await offered(api, "20", "0")
-    assert {event.device for event in world.publisher.of(DeviceHealthChanged)} == set(UUIDS)
-
-
-async def test_an_application_error_is_on_record_and_changes_nothing(
-    world: World, backend: SimulatedBackend, api: InMemoryApi
-) -> None:
-    for _ in range(3):
-        backend.strike(UUIDS[0], 13)
-    backend.strike(UUIDS[1], 31)
-    await wait_until(lambda: len(world.publisher.of(FaultObserved)) == 2, "one record for each burst")
-    assert world.publisher.of(DeviceHealthChanged) == []
-    await offered(api, "20", "20")
-
-
-async def test_a_fault_that_names_no_card_condemns_none(world: World, backend: SimulatedBackend, api: InMemoryApi) -> None:
-    backend.fault(Fault(uuid="", kind=Seen.XID, code=79))
-    await wait_until(lambda: world.publisher.of(FaultObserved), "a record")
-    assert world.publisher.of(DeviceHealthChanged) == []
-    await offered(api, "20", "20")
-
-
-async def test_a_lost_card_stays_in_the_set_and_takes_no_other_with_it(
-    world: World, backend: SimulatedBackend, api: InMemoryApi
-) -> None:
-    backend.lose(UUIDS[1])
-    await offered(api, "20", "10")
-    assert {event.device for event in world.publisher.of(DeviceHealthChanged)} == {UUIDS[1]}
-    assert len(world.publisher.of(NodeRegistered)) == 1
-
-
-async def test_a_restart_of_the_agent_launders_no_fault(kubelet: SimKubelet, folder: Path, api: InMemoryApi) -> None:
-    cards = simulated_cards(2)
-    first = SimulatedBackend(cards)
-    async with agent_on(folder, first):
-        await offered(api, "20", "20")
-        first.strike(UUIDS[0], 79)
-        await offered(api, "20", "10")
-    async with agent_on(folder, SimulatedBackend(cards)) as again:
-        await wait_until(lambda: again.agent.plugin.streams, "the kubelet to listen to this agent")
-        await offered(api, "20", "10")
-        [event] = again.publisher.of(NodeRegistered)
-        assert [device.health for device in event.devices] == [Health.UNHEALTHY, Health.HEALTHY]
-        assert again.publisher.of(DeviceHealthChanged) == []
-
-
-async def test_a_library_that_stops_answering_makes_cards_unknown_until_it_answers(
-    world: World, backend: SimulatedBackend, api: InMemoryApi
-) -> None:
-    backend.break_library("driver gone")
-    await offered(api, "20", "0")
-    assert {event.now for event in world.publisher.of(DeviceHealthChanged)} == {Health.UNKNOWN}
-    backend.break_library("")
-    await offered(api, "20", "20")
-    assert [event.now for event in world.publisher.of(DeviceHealthChanged)][-2:] == [Health.HEALTHY, Health.HEALTHY]
-
-
-async def test_a_driver_that_comes_late_is_waited_for(
-    kubelet: SimKubelet, folder: Path, backend: SimulatedBackend, api: InMemoryApi
-) -> None:
-    backend.break_library("not installed yet")
-    async with agent_on(folder, backend) as world:
-        assert world.publisher.of(NodeRegistered) == []
-        backend.break_library("")
-        await offered(api, "20", "20")
-
-
-async def test_an_unmonitored_card_is_told_once_and_stays_offered(
-    kubelet: SimKubelet, folder: Path, backend: SimulatedBackend, api: InMemoryApi
-) -> None:
-    backend.silence(UUIDS[0], "not supported")
-    async with agent_on(folder, backend) as world:
-        await offered(api, "20", "20")
-        await wait_until(lambda: world.publisher.of(FaultObserved), "the record")
-        [event] = world.publisher.of(FaultObserved)
-        assert (event.device, event.kind) == (UUIDS[0], FaultKind.UNMONITORED)
+    assert world.agent.memory.trouble
+    in_the_way.rmdir()
+    await wait_until(lambda: not world.agent.memory.trouble, "the state to be saved after all")
+    assert StateFile(folder / "state").load().cards[UUIDS[0]].health is Health.UNHEALTHY
 
 
 async def test_a_handshake_is_answered_with_the_digest_of_what_was_told(world: World) -> None:
@@ -306,54 +201,6 @@ async def test_a_handshake_is_answered_with_the_digest_of_what_was_told(world: W
     [told] = world.publisher.of(NodeRegistered)
     assert (answer.nonce, answer.digest) == ("n-1", device_set_digest(told.devices))
     assert (answer.epoch, world.publisher.resent) == (7, [])
-
-
-async def test_a_log_that_has_it_differently_is_told_the_set_and_the_health_again(
-    world: World, backend: SimulatedBackend
-) -> None:
-    backend.strike(UUIDS[0], 79)
-    await wait_until(lambda: world.publisher.of(DeviceHealthChanged), "the fault")
-    await LogVoice(world.store).say(HandshakeRequested(nonce="n-1", why=DIGEST, devices=(UUIDS[0],)))
-    await wait_until(lambda: world.publisher.of(HandshakeReported), "the answer")
-    first, second = world.publisher.of(NodeRegistered)
-    assert device_set_digest(first.devices) == device_set_digest(second.devices)
-    assert [device.health for device in second.devices] == [Health.UNHEALTHY, Health.HEALTHY]
-    again = world.publisher.of(DeviceHealthChanged)[-1]
-    assert (again.device, again.now) == (UUIDS[0], Health.UNHEALTHY)
-    assert again.reason.startswith("XID 79")
-    [answer] = world.publisher.of(HandshakeReported)
-    assert (answer.vendor, answer.health) == ("NVIDIA", {UUIDS[0]: Health.UNHEALTHY})
-    kinds = [type(event) for event, _ in world.publisher.events]
-    assert kinds[-1] is HandshakeReported
-
-
-async def test_an_operators_word_clears_a_fault_once_and_outlives_a_restart(
-    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
-) -> None:
-    store = MemoryStore()
-    voice = LogVoice(store)
-    async with agent_on(folder, backend, store=store) as world:
-        await offered(api, "20", "20")
-        backend.strike(UUIDS[0], 54)
-        await offered(api, "20", "10")
-        await voice.say(DeviceClearRequested(device=UUIDS[0], actor="kim", reason="power supply replaced"))
-        await offered(api, "20", "20")
-        cleared = world.publisher.of(DeviceHealthChanged)[-1]
-        assert (cleared.was, cleared.now, cleared.actor, cleared.reason) == (
-            Health.UNHEALTHY,
-            Health.HEALTHY,
-            "kim",
-            "power supply replaced",
-        )
-        backend.strike(UUIDS[0], 54)
-        await offered(api, "20", "10")
-    async with agent_on(folder, backend, store=store) as again:
-        await connected_with(kubelet, again, 10)
-        await voice.say(DeviceClearRequested(device=UUIDS[1], actor="kim", reason="for nothing"))
-        await wait_until(lambda: again.publisher.of(DeviceHealthChanged), "an answer, changed or not")
-        [answer] = again.publisher.of(DeviceHealthChanged)
-        assert (answer.device, answer.was, answer.now) == (UUIDS[1], Health.HEALTHY, Health.HEALTHY)
-        await offered(api, "20", "10")
 
 
 async def test_a_container_is_told_of_soon_without_waiting_for_the_timer(
@@ -390,10 +237,11 @@ async def test_without_a_checkpoint_running_containers_are_found_by_name_and_not
     assert cache.exists()
 
 
-async def test_a_store_that_is_away_takes_nothing_from_the_kubelet(
-    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+@pytest.mark.parametrize("why", [StoreUnavailable("away"), StoreUnsafe("this Redis user may not do that")])
+async def test_a_store_that_is_away_or_refuses_us_takes_nothing_from_the_kubelet(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend, why: HamiError
 ) -> None:
-    async with agent_on(folder, backend, store=StoreAway()):
+    async with agent_on(folder, backend, store=StoreAway(why)):
         await offered(api, "20", "20")
         backend.strike(UUIDS[0], 79)
         await offered(api, "20", "10")
@@ -431,6 +279,22 @@ async def test_the_library_is_mounted_read_only_with_a_folder_that_no_other_has(
     assert len(folders) == 2
 
 
+@pytest.mark.parametrize("installed", [True, False])
+async def test_a_node_without_the_library_says_that_nothing_holds_containers_to_their_limits(
+    folder: Path, backend: SimulatedBackend, installed: bool
+) -> None:
+    hooks = folder / "hooks" / "vgpu"
+    hooks.mkdir(parents=True)
+    if installed:
+        (hooks / "libvgpu.so").touch()
+    with capture_logs() as said:
+        async with agent_on(folder, backend) as world:
+            await wait_until(lambda: world.publisher.of(NodeRegistered), "registration")
+    assert [each["folder"] for each in said if "no interception library" in each["event"]] == (
+        [] if installed else [str(hooks)]
+    )
+
+
 async def test_excluded_cards_are_offered_to_nobody(
     kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
 ) -> None:
@@ -439,6 +303,20 @@ async def test_excluded_cards_are_offered_to_nobody(
         await offered(api, "3", "3")
         [event] = world.publisher.of(NodeRegistered)
         assert [device.uuid for device in event.devices] == UUIDS[:1]
+
+
+async def test_what_goes_along_with_any_device_is_in_everybodys_answer(
+    kubelet: SimKubelet, folder: Path, api: InMemoryApi, backend: SimulatedBackend
+) -> None:
+    settings = msgspec.structs.replace(settings_for(folder), gdrcopy=True, imex_channels="0")
+    async with agent_on(folder, backend, settings=settings) as world:
+        await connected(kubelet, world)
+        api.create(pod("pod", container(env=REFERENCE), notes={DEVICES: UUIDS[0]}), node="node-1")
+        await running(api, "pod")
+        view = kubelet.runtime.view("pod", "main")
+        assert view is not None
+        assert (view.env["NVIDIA_GDRCOPY"], view.env["NVIDIA_IMEX_CHANNELS"]) == ("enabled", "0")
+        assert view.visible_devices == (UUIDS[0],)
 
 
 async def test_settings_without_a_node_are_refused(folder: Path, backend: SimulatedBackend) -> None:

@@ -1,0 +1,145 @@
+"""Which of the cards that pass are taken: one function for every choice that a vendor page can name.
+
+A choice gets the walk and answers with the picks, or None; then the walk's counts say why.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
+from math import comb
+from types import MappingProxyType
+from typing import Final
+
+from hami.domain.device import Health
+from hami.domain.reasons import Reason
+from hami.scheduler.decide.cards import Pick, Walk
+from hami.scheduler.decide.checks import are_dies, try_card
+from hami.vendors.neuron import NODE_TYPE
+from hami.vendors.vastai import BOARD
+from hami.vendors.vendor import Select
+
+_MOST_SETS: Final = 20_000
+"""Sets of cards that are compared one by one: all of 8 out of 16. Twice as many would hold other pods up for hours."""
+
+Selecting = Callable[[Walk], Sequence[Pick] | None]
+
+
+def first(walk: Walk) -> Sequence[Pick] | None:
+    """The first that fit. A MIG card is asked again after a success: it may serve several units."""
+    count = walk.asked.count
+    for card in reversed(walk.cards):
+        while (pick := try_card(walk, card)) is not None:
+            walk.taken.append(pick)
+            if len(walk.taken) == count:
+                return walk.taken
+            if pick.planned is None:
+                break
+    short(walk)
+    return None
+
+
+def every(walk: Walk) -> list[Pick]:
+    """All that fit, in the order of the walk."""
+    for card in reversed(walk.cards):
+        while (pick := try_card(walk, card)) is not None:
+            walk.taken.append(pick)
+            if pick.planned is None:
+                break
+    return walk.taken
+
+
+def short(walk: Walk) -> None:
+    """Too few fit: as in HAMi, the number of those that did is told under its own word."""
+    if walk.taken:
+        walk.refuse(Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST, len(walk.taken))
+
+
+def topology(walk: Walk) -> Sequence[Pick] | None:
+    if not walk.topology:
+        return first(walk)
+    every(walk)
+    count = walk.asked.count
+    found = walk.taken if len(walk.taken) >= count else walk.earlier
+    if len(found) >= count:
+        return choose(found, count)
+    short(walk)
+    return None
+
+
+def choose(picks: Sequence[Pick], count: int) -> list[Pick]:
+    """Topology: one card leaves the best connected ones together; several are the best connected set. First wins a tie."""
+    if len(picks) == count:
+        return list(picks)
+    pairs = [[a.card.device.pair_scores.get(b.card.device.uuid, 0) for b in picks] for a in picks]
+    if count == 1:
+        sums = [sum(row) - row[i] for i, row in enumerate(pairs)]
+        return [picks[sums.index(min(sums))]]
+    if comb(len(picks), count) > _MOST_SETS:
+        return [picks[i] for i in _grown(pairs, count)]
+    best: tuple[int, ...] = ()
+    best_sum: int | None = None
+    for subset in combinations(range(len(picks)), count):
+        total = sum(pairs[a][b] for a, b in combinations(subset, 2))
+        if best_sum is None or total > best_sum:
+            best, best_sum = subset, total
+    return [picks[i] for i in best]
+
+
+def _grown(pairs: Sequence[Sequence[int]], count: int) -> list[int]:
+    """A well connected set where there are too many to compare: the best pair, then card by card what connects best to it."""
+    size = range(len(pairs))
+    pair = max(combinations(size, 2), key=lambda both: pairs[both[0]][both[1]])
+    found = [*pair]
+    while len(found) < count:
+        found.append(max((i for i in size if i not in found), key=lambda i: sum(pairs[i][j] for j in found)))
+    return sorted(found)
+
+
+def filled(groups: Iterable[Sequence[Pick]], count: int) -> list[Pick]:
+    """Largest group first, equals in the order they came, until there are enough."""
+    found: list[Pick] = []
+    for group in sorted(groups, key=len, reverse=True):
+        found += group[: count - len(found)]
+    return found
+
+
+def die_groups(walk: Walk) -> Sequence[Pick] | None:
+    """Dies: several come from as few boards as possible. Other cards: the first that fit."""
+    if not are_dies(walk.cards):
+        return first(walk)
+    found, count = every(walk), walk.asked.count
+    if len(found) < count:
+        short(walk)
+        return None
+    if len(found) == count or count == 1:
+        return found[:count]
+    boards: dict[str, list[Pick]] = {}
+    for pick in found:
+        boards.setdefault(pick.card.device.attributes.get(BOARD, ""), []).append(pick)
+    return filled(boards.values(), count)
+
+
+def neuron_runs(walk: Walk) -> Sequence[Pick] | None:
+    """Several devices are idle neighbours by index: anywhere on Inferentia, else 4, 8 or 16 from a multiple of it on."""
+    count = walk.asked.count
+    if count == 1:
+        return first(walk)
+    cards = sorted(walk.cards, key=lambda card: card.index)
+    ring = "inf" in cards[0].device.attributes.get(NODE_TYPE, "").lower()
+    if ring or count in _ALIGNED:
+        for start in range(0, len(cards) - count + 1, 1 if ring else count):
+            run = cards[start : start + count]
+            if all(card.state.health is Health.HEALTHY and not card.state.cordoned and card.used == 0 for card in run):
+                return [Pick(card, 0, card.device.cores) for card in run]
+    walk.refuse(Reason.NUMA_NOT_FIT)
+    return None
+
+
+_ALIGNED: Final = frozenset({4, 8, 16})
+SELECTS: Final[Mapping[Select, Selecting]] = MappingProxyType(
+    {
+        Select.FIRST: first,
+        Select.TOPOLOGY: topology,
+        Select.DIE_GROUPS: die_groups,
+        Select.NEURON_RUNS: neuron_runs,
+    }
+)

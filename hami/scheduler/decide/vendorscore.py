@@ -1,0 +1,47 @@
+"""What vendors add to a node's score for the cards chosen there: one function for every rule that a page can name."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from hami.domain.allocation import ContainerShares, DeviceShare
+from hami.domain.cluster import NodeState
+from hami.scheduler.decide.cards import Question
+from hami.vendors.vastai import BOARD, STRATEGY
+from hami.vendors.vendor import Score, Vendor
+
+Granted = Sequence[Sequence[DeviceShare]]
+Scoring = Callable[[NodeState, Granted, Question, Vendor], float]
+
+
+def added_score(node: NodeState, containers: Sequence[ContainerShares], ask: Question) -> float:
+    """Summed over the vendors that the pod asks."""
+    total = 0.0
+    for word, vendor in ask.vendors.items():
+        rule = SCORES.get(vendor.score)
+        if rule is not None:
+            granted = [[share for share in each.shares if share.vendor == word] for each in containers]
+            total += rule(node, granted, ask, vendor)
+    return total
+
+
+def scored(ask: Question) -> bool:
+    """Does any vendor's score depend on the cards chosen?"""
+    return any(each.score is not Score.NONE for each in ask.vendors.values())
+
+
+def same_board(node: NodeState, granted: Granted, _ask: Question, _vendor: Vendor) -> float:
+    """Of each container's cards the largest part on one board; nothing where a card is no die or names no board."""
+    known = {each.device.uuid: each.device.attributes for each in node.devices}
+    total = 0.0
+    for shares in granted:
+        boards = Counter(known[share.uuid].get(BOARD) for share in shares)
+        if None in boards or any(known[share.uuid].get(STRATEGY, "die") != "die" for share in shares):
+            return 0.0
+        if shares:
+            total += max(boards.values()) / len(shares)
+    return total
+
+
+SCORES: Final[Mapping[Score, Scoring]] = MappingProxyType({Score.SAME_BOARD: same_board})

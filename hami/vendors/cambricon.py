@@ -1,0 +1,71 @@
+"""Cambricon MLU (dynamic sMLU): cards are counted up from what the node advertises, memory comes in 256 MiB."""
+
+from collections.abc import Mapping
+
+from hami.domain.device import Device
+from hami.domain.errors import InvalidInput
+from hami.domain.pod import Node
+from hami.domain.units import CorePercent, MiB, Slots
+from hami.vendors.config import CambriconConfig
+from hami.vendors.registers import capacity, cards_by_capacity
+from hami.vendors.vendor import AnnotationKeys, ResourceNames, Vendor, Writing
+
+_UNIT = 256
+_SLOTS = 100
+_CORES = 100
+
+
+def vendor(config: CambriconConfig) -> Vendor:
+    return Vendor(
+        word="MLU",
+        about=__doc__ or "",
+        resources=ResourceNames(count=config.count, memory=config.memory, cores=config.cores),
+        keys=AnnotationKeys(
+            allocated="hami.io/cambricon-mlu-devices-allocated",
+            to_allocate="hami.io/cambricon-mlu-devices-to-allocate",
+            lock="cambricon.com/dsmlu.lock",
+            use_uuid="cambricon.com/use-gpuuuid",
+            nouse_uuid="cambricon.com/nouse-gpuuuid",
+        ),
+        memory_factor=_UNIT,
+        default_cores=CorePercent(100),
+        percent_beside_memory=0,
+        quota_at_fit=True,
+        discover=discover,
+        annotate=annotate,
+        differs=("B1", "B7", "V20.6", "capacity"),
+    )
+
+
+def discover(node: Node, vendor: Vendor) -> tuple[Device, ...]:
+    """The advertised cores are those of all cards: as many cards as that takes, the memory spread over them."""
+    cores = capacity(node, vendor.resources.cores)
+    memory = capacity(node, vendor.resources.memory)
+    if cores == 0:
+        if capacity(node, vendor.resources.count):
+            raise InvalidInput(f'status.capacity["{vendor.resources.cores}"]', 0, "must be positive where there are cards")
+        return ()
+    each = memory * _UNIT * _CORES // cores
+    return tuple(
+        Device(
+            uuid=f"{node.metadata.name}-cambricon-mlu-{number}",
+            vendor=vendor.word,
+            model=vendor.word,
+            memory=MiB(each),
+            cores=CorePercent(_CORES),
+            slots=Slots(_SLOTS),
+            index=number,
+            numa=0,
+        )
+        for number in cards_by_capacity(node, vendor.resources.cores, -(-cores // _CORES))
+    )
+
+
+def annotate(writing: Writing, _vendor: Vendor) -> Mapping[str, str]:
+    """The plugin sees one share per pod: the first. It reads the misspelt key, HAMi writes the other one: both are written."""
+    share = next(share for container in writing.containers for share in container.shares)
+    return {
+        "CAMBRICON_DSMLU_ASSIGNED": "false",
+        "CAMBRICON_DSMLU_ASSIGHED": "false",
+        "CAMBRICON_DSMLU_PROFILE": f"{share.index}_{share.cores}_{share.memory // _UNIT}",
+    }

@@ -1,0 +1,107 @@
+"""Small random clusters whose nodes hold cards of several vendors, and pods that ask several."""
+
+from collections.abc import Mapping
+
+from hypothesis import strategies as st
+
+from hami.domain.cluster import ClusterSnapshot, NamespaceQuota, NodeState, QuotaLimit
+from hami.domain.device import Device, DeviceState, DeviceUsage, Health
+from hami.domain.request import ContainerKind, ContainerRequest, DeviceRequest, PodRequest
+from hami.domain.units import CorePercent, MiB, Slots
+from hami.vendors.config import DeviceConfig, IluvatarConfig
+from hami.vendors.registry import vendors_of
+from hami.vendors.vendor import Size, Vendor
+
+CHIP = IluvatarConfig(word="MR-V100", count="iluvatar.ai/MR-V100-vgpu", memory="iluvatar.ai/MR-V100.vMem")
+VENDORS = vendors_of(DeviceConfig(iluvatars=(CHIP,)))
+BY_WORD: Mapping[str, Vendor] = {each.word: each for each in VENDORS}
+WORDS = tuple(BY_WORD)
+
+
+@st.composite
+def devices(draw: st.DrawFn, node: str, word: str, number: int) -> DeviceState:
+    neuron = BY_WORD[word].size is Size.NEURON_CORES
+    memory = 0 if neuron else draw(st.sampled_from((16_000, 32_000)))
+    cores = draw(st.sampled_from((3, 15) if neuron else (16, 100, 104)))
+    slots = draw(st.sampled_from((1, 2, 10)))
+    taken = draw(st.integers(0, slots)) if draw(st.booleans()) else 0
+    attributes = draw(
+        st.sampled_from(
+            (
+                {},
+                {"DeviceStrategy": "die", "AIC": "a"},
+                {"DeviceStrategy": "die", "AIC": "b"},
+                {"AWSNodeType": "inf2.48xlarge"},
+                {"AWSNodeType": "trn1.32xlarge"},
+            )
+        )
+    )
+    return DeviceState(
+        device=Device(
+            uuid=f"{word}-{node}-{number}",
+            vendor=word,
+            model=draw(st.sampled_from((word, f"{word} big", "plain"))),
+            memory=MiB(memory),
+            cores=CorePercent(cores),
+            slots=Slots(slots),
+            index=number,
+            numa=draw(st.sampled_from((0, 1))),
+            attributes=attributes,
+        ),
+        health=draw(st.sampled_from((Health.HEALTHY,) * 6 + (Health.UNHEALTHY,))),
+        cordoned=draw(st.sampled_from((False,) * 8 + (True,))),
+        used=DeviceUsage(taken, min(taken, 1) * memory // 2, min(taken, 1) * draw(st.sampled_from((0, 1, 3, cores)))),
+    )
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str) -> NodeState:
+    words = draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3, unique=True))
+    found = [draw(devices(name, word, number)) for word in words for number in range(draw(st.integers(1, 5)))]
+    return NodeState(name=name, devices=tuple(found))
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> ClusterSnapshot:
+    found = {name: draw(nodes(name)) for name in (f"n{number}" for number in range(draw(st.integers(1, 5))))}
+    limit = QuotaLimit("cambricon.com/mlu.smlu.vmemory", draw(st.sampled_from((0, 10, 100))))
+    quota = {"team": NamespaceQuota((limit,))} if draw(st.booleans()) else {}
+    return ClusterSnapshot(nodes=found, quotas=quota)
+
+
+@st.composite
+def asked(draw: st.DrawFn, word: str) -> DeviceRequest:
+    if BY_WORD[word].size is Size.NEURON_CORES:
+        cores = draw(st.sampled_from((0, 1, 2)))
+        return DeviceRequest(vendor=word, count=draw(st.integers(1, 4)), memory_percent=0, cores=CorePercent(cores))
+    memory = draw(st.sampled_from((0, 0, 4000, 20_000)))
+    return DeviceRequest(
+        vendor=word,
+        count=draw(st.integers(1, 3)),
+        memory=MiB(memory),
+        memory_percent=0 if memory else draw(st.sampled_from((100, 50))),
+        cores=CorePercent(draw(st.sampled_from((0, 4, 30, 100, 120)))),
+    )
+
+
+@st.composite
+def requests(draw: st.DrawFn, words: tuple[str, ...]) -> PodRequest:
+    kinds = draw(st.lists(st.sampled_from(tuple(ContainerKind)), min_size=1, max_size=3))
+    kinds.sort(key=lambda kind: kind is ContainerKind.APP)
+    containers = []
+    for number, kind in enumerate(kinds):
+        own = draw(st.lists(st.sampled_from(words), min_size=0, max_size=2, unique=True))
+        containers.append(ContainerRequest(name=f"c{number}", kind=kind, requests=tuple(draw(asked(word)) for word in own)))
+    wishes = draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "hygon.com/use-dcutype": st.sampled_from(("big", ",")),
+                "amd.com/nouse-gputype": st.just("plain"),
+                "vastaitech.com/nouse-gpuuuid": st.just("Vastai-n0-0"),
+                "mthreads.ai/use-gpuuuid": st.just("Mthreads-n0-1,Mthreads-n1-0"),
+                "nvidia.com/numa-bind": st.just("true"),
+            },
+        )
+    )
+    return PodRequest(uid="pod", namespace="team", name="pod", containers=tuple(containers), annotations=wishes)
