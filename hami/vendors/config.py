@@ -172,14 +172,21 @@ def effective(config: DeviceConfig, raw: Mapping[str, object]) -> list[tuple[str
     """(key, value in use, whether the file set it) of every key of every section that is built in."""
     found: list[tuple[str, object, bool]] = []
     for section in msgspec.structs.fields(config):
-        given = raw.get(section.encode_name)
-        keys = given if isinstance(given, Mapping) else {}
-        part = getattr(config, section.name)
-        found += [
-            (f"{section.encode_name}.{each.encode_name}", getattr(part, each.name), each.encode_name in keys)
-            for each in msgspec.structs.fields(part)
-        ]
+        name, part = section.encode_name, getattr(config, section.name)
+        if isinstance(part, tuple):
+            for at, each in enumerate(part):
+                found += _keys_of(f"{name}[{at}]", each, _value_at(raw, f"{name}[{at}]"))
+        else:
+            found += _keys_of(name, part, raw.get(name))
     return found
+
+
+def _keys_of(path: str, part: msgspec.Struct, given: object) -> list[tuple[str, object, bool]]:
+    keys = given if isinstance(given, Mapping) else {}
+    return [
+        (f"{path}.{each.encode_name}", getattr(part, each.name), each.encode_name in keys)
+        for each in msgspec.structs.fields(part)
+    ]
 
 
 def _check(nvidia: NvidiaConfig) -> None:
