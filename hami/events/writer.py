@@ -142,7 +142,12 @@ class EventWriter:
         count = len(envelopes)
         if count == 1:
             return Appended((last.position,), last.versions)
-        before = await self._log.at_or_before(EpochMs(last.position.recorded_ms - 1))
+        back = 1
+        before = await self._log.at_or_before(EpochMs(last.position.recorded_ms - back))
+        while last.position.g - before.g < count:
+            # Redis 7.0 looks at the clock for each entry of one step: a step may lie in several milliseconds.
+            back *= 10
+            before = await self._log.at_or_before(EpochMs(max(0, last.position.recorded_ms - back)))
         records = await self._log.read(before, limit=last.position.g - before.g)
         mine = records[-count:]
         versions = {entity: version for record in mine for entity, version in record.versions.items()}
