@@ -169,14 +169,21 @@ def _value_at(raw: Mapping[str, object], path: str) -> object:
 
 
 def effective(config: DeviceConfig, raw: Mapping[str, object]) -> list[tuple[str, object, bool]]:
-    """(key, value in use, whether the file set it) of every key of every section that is built in."""
+    """(key, value in use, whether the file decides it) of every key of every section; a list of chips is one value.
+
+    A file also decides an optional section by leaving it out, or a key of it.
+    """
     found: list[tuple[str, object, bool]] = []
     for section in msgspec.structs.fields(config):
-        given = raw.get(section.encode_name)
+        name, part = section.encode_name, getattr(config, section.name)
+        given = raw.get(name)
+        if not isinstance(part, msgspec.Struct):
+            found.append((name, part, name in raw))
+            continue
         keys = given if isinstance(given, Mapping) else {}
-        part = getattr(config, section.name)
+        emptied = bool(raw) and name in _OPTIONAL
         found += [
-            (f"{section.encode_name}.{each.encode_name}", getattr(part, each.name), each.encode_name in keys)
+            (f"{name}.{each.encode_name}", getattr(part, each.name), emptied or each.encode_name in keys)
             for each in msgspec.structs.fields(part)
         ]
     return found
