@@ -21,7 +21,7 @@ _CLIENT: Final = "the API client has no such limit"
 _LEADER: Final = "every replica decides, none has to lead"
 _LOCK: Final = "a node lock is renewed by its holder and runs out by itself; see --lock-ttl-s and --bind-wait-s"
 _LOGS: Final = "see --log-level"
-_VENDOR: Final = "resource names come from the device configuration"
+_VENDOR: Final = "vendors and their resource names follow from the device configuration"
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "--kube-qps": _CLIENT,
     "--kube-burst": _CLIENT,
@@ -43,8 +43,8 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "--log_dir": _LOGS,
     "--log_file": _LOGS,
     "--skip_headers": _LOGS,
-    "--enable-ascend": "this vendor is not built in",
-    "--enable-iluvatar": "this vendor is not built in",
+    "--enable-ascend": _VENDOR,
+    "--enable-iluvatar": _VENDOR,
     "--sgpu-topology-aware": _VENDOR,
     **{
         f"--{vendor}-{what}": _VENDOR

@@ -169,24 +169,24 @@ def _value_at(raw: Mapping[str, object], path: str) -> object:
 
 
 def effective(config: DeviceConfig, raw: Mapping[str, object]) -> list[tuple[str, object, bool]]:
-    """(key, value in use, whether the file set it) of every key of every section that is built in."""
+    """(key, value in use, whether the file decides it) of every key of every section; a list of chips is one value.
+
+    A file also decides an optional section by leaving it out, or a key of it.
+    """
     found: list[tuple[str, object, bool]] = []
     for section in msgspec.structs.fields(config):
         name, part = section.encode_name, getattr(config, section.name)
-        if isinstance(part, tuple):
-            for at, each in enumerate(part):
-                found += _keys_of(f"{name}[{at}]", each, _value_at(raw, f"{name}[{at}]"))
-        else:
-            found += _keys_of(name, part, raw.get(name))
+        given = raw.get(name)
+        if not isinstance(part, msgspec.Struct):
+            found.append((name, part, name in raw))
+            continue
+        keys = given if isinstance(given, Mapping) else {}
+        emptied = bool(raw) and name in _OPTIONAL
+        found += [
+            (f"{name}.{each.encode_name}", getattr(part, each.name), emptied or each.encode_name in keys)
+            for each in msgspec.structs.fields(part)
+        ]
     return found
-
-
-def _keys_of(path: str, part: msgspec.Struct, given: object) -> list[tuple[str, object, bool]]:
-    keys = given if isinstance(given, Mapping) else {}
-    return [
-        (f"{path}.{each.encode_name}", getattr(part, each.name), each.encode_name in keys)
-        for each in msgspec.structs.fields(part)
-    ]
 
 
 def _check(nvidia: NvidiaConfig) -> None:

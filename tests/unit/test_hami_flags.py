@@ -6,7 +6,7 @@ import pytest
 
 from hami.cli.exits import Exit
 from hami.cli.hamiflags import SPELLINGS, WITHOUT_EFFECT
-from tests.support.cli import Hami
+from tests.support.cli import Hami, Ran, start_hami
 
 BAD = "nvidia:\n  defaultMemory: lots\n"
 
@@ -14,6 +14,13 @@ BAD = "nvidia:\n  defaultMemory: lots\n"
 @pytest.fixture
 def hami(capsys: pytest.CaptureFixture[str]) -> Hami:
     return Hami(capsys, "redis://127.0.0.1:1/0")
+
+
+def scheduler(*arguments: str) -> Ran:
+    """A process of its own: starting one sets up logging for good."""
+    with start_hami(["--redis-url", "redis://127.0.0.1:1/0", "scheduler", *arguments]) as process:
+        out, err = process.communicate(timeout=60)
+    return Ran(Exit(process.returncode), out, err)
 
 
 @pytest.fixture
@@ -24,8 +31,8 @@ def bad(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_bad_device_configuration_ends_the_start_with_the_path_of_the_field(hami: Hami, bad: Path) -> None:
-    ran = hami("scheduler", f"--device-config-file={bad}")
+def test_a_bad_device_configuration_ends_the_start_with_the_path_of_the_field(bad: Path) -> None:
+    ran = scheduler(f"--device-config-file={bad}")
     assert ran.code == Exit.USAGE
     assert ran.err.strip() == "hami: device-config: nvidia.defaultMemory: 'lots': Expected `int`, got `str`"
 
@@ -36,28 +43,28 @@ def test_the_path_and_the_value_are_those_of_the_field(hami: Hami, tmp_path: Pat
     file.write_text(f"nvidia:\n  {where}: {key}\n")
     ran = hami("config", "show")
     assert ran.code == Exit.OK
-    ran = hami("scheduler", "--device-config", str(file))
+    ran = scheduler("--device-config", str(file))
     assert f"device-config: nvidia.{where}: {value}: " in ran.err
 
 
-def test_every_flag_of_hami_is_accepted(hami: Hami, bad: Path) -> None:
+def test_every_flag_of_hami_is_accepted(bad: Path) -> None:
     values = {"node_policy": "spread", "gpu_policy": "binpack", "http_bind": "127.0.0.1:0", "metrics_bind": ":0"}
     spelled = [
         f"{flag}={values.get(name, '')}" for name, flags in SPELLINGS.items() for flag in flags if name != "device_config"
     ]
     without = [flag for flag in WITHOUT_EFFECT if flag.startswith("--")]
     bare = ["--legacy-metrics", "--force-overwrite-default-scheduler"]
-    ran = hami("scheduler", *spelled, *without, "-v", "4", *bare, "--device-config-file", str(bad))
+    ran = scheduler(*spelled, *without, "-v", "4", *bare, "--device-config-file", str(bad))
     assert "defaultMemory" in ran.err, "the flags were understood, the file was looked at"
     for flag in without:
         assert f"hami: {flag} is accepted and has no effect: " in ran.err
 
 
-def test_a_flag_without_effect_takes_a_value_or_none(hami: Hami, bad: Path) -> None:
-    ran = hami("scheduler", "--leader-elect=true", "--kube-qps", "5", "--device-config-file", str(bad))
+def test_a_flag_without_effect_takes_a_value_or_none(bad: Path) -> None:
+    ran = scheduler("--leader-elect=true", "--kube-qps", "5", "--device-config-file", str(bad))
     assert ran.err.count("has no effect") == 2
     assert ran.code == Exit.USAGE
-    assert "no such option" in hami("scheduler", "--leader-elekt").err.lower()
+    assert "no such option" in scheduler("--leader-elekt").err.lower()
 
 
 def test_config_show_tells_where_each_value_of_the_device_configuration_is_from(
