@@ -34,7 +34,7 @@ async def _pipelined(store: RedisStore) -> tuple[float, float, float]:
 
     Rounds of the three ways alternate, so that all see the same machine.
     """
-    drafts = list(lives(PIPE * ROUNDS // 4, NODES))
+    drafts = list(lives(PIPE * ROUNDS // 5, NODES))
     batched, each = _sealed(drafts, "batch"), _sealed(drafts, "each")
     wire, log = store.client.command, store.log
     rates: tuple[list[float], list[float], list[float]] = ([], [], [])
@@ -64,7 +64,7 @@ def _call(keys: Sequence[str], args: Sequence[Arg]) -> tuple[Arg, ...]:
 
 async def _single(store: RedisStore) -> tuple[float, float]:
     """Milliseconds for one append and for one XADD, alternating, each waited for."""
-    drafts = list(lives(SINGLES // 4, NODES, seed=3))
+    drafts = list(lives(SINGLES // 5, NODES, seed=3))
     writer = EventWriter(store.log, "single")
     await writer.start()
     raw = [encode_envelope(envelope) for envelope in _sealed(drafts, "x")]

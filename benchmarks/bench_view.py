@@ -18,7 +18,7 @@ from hami.projections.folds.cluster import apply, new_cluster
 from hami.projections.view import LiveView
 from hami.scheduler import memory
 
-NODES, PODS, LAGS = 500, 25_000, 300
+NODES, PODS, LAGS = 500, 20_000, 300
 
 
 async def _fill(store: RedisStore) -> None:
@@ -90,7 +90,7 @@ async def _lag(store: RedisStore) -> list[float]:
     async with anyio.create_task_group() as tasks:
         await tasks.start(view.run)
         assert await view.wait_caught_up(timeout=60)
-        for draft in list(lives(LAGS // 4, NODES, seed=9)):
+        for draft in list(lives(LAGS // 5, NODES, seed=9)):
             begun = time.perf_counter()
             appended = await writer.append([draft])
             assert await view.wait_for(appended.positions[-1], timeout=5)
@@ -106,7 +106,7 @@ async def _measure() -> list[Row]:
         replay = await _replay(store)
         lag = await _lag(store)
     return [
-        row("replay", replay, "events/s", limit=100_000, at_least=True, note=f"{PODS * 4 + NODES} events to folded state"),
+        row("replay", replay, "events/s", limit=100_000, at_least=True, note=f"{PODS * 5 + NODES} events to folded state"),
         row("view.apply.8_devices", _eight_devices(), "us/event", limit=30.0),
         row("append_to_view.p50", median(lag), "ms", limit=2.0),
         row("append_to_view.p99", quantile(lag, 0.99), "ms"),
@@ -114,4 +114,4 @@ async def _measure() -> list[Row]:
 
 
 def run() -> list[Row]:
-    return anyio.run(_measure)
+    return anyio.run(_measure, backend_options={"use_uvloop": True})

@@ -11,6 +11,7 @@ from hami.domain.device import Device
 from hami.domain.request import ContainerKind
 from hami.domain.units import CorePercent, EpochMs, MiB, Slots
 from hami.events.catalog.allocation import AllocationBound, AllocationPrepared, AllocationReleased, AllocationReserved
+from hami.events.catalog.governance import PlacementRequested
 from hami.events.catalog.node import NodeRegistered
 from hami.events.catalog.union import Event
 from hami.events.log import Draft
@@ -63,20 +64,21 @@ def reservation(i: int, node: int, devices: list[int], *, memory: int, cores: in
 
 
 def lives(count: int, nodes: int, *, seed: int = 1) -> Iterator[Draft]:
-    """`count` pods, each reserved, bound, prepared and released: four events a pod."""
+    """`count` pods, each requested, reserved, bound, prepared and released: five events a pod, as the scheduler writes them."""
     draw = random.Random(seed)
     for i in range(count):
         node = draw.randrange(nodes)
         taken = reservation(i, node, [draw.randrange(DEVICES_PER_NODE)], memory=1000, cores=5)
         pod = taken.owner.uid
         events: list[Event] = [
+            PlacementRequested(owner_uid=pod, namespace="default", name=pod, request="main: 1 x NVIDIA, 1000 MiB"),
             AllocationReserved(reservation=taken),
             AllocationBound(reservation=taken.id, owner_uid=pod, namespace="default"),
             AllocationPrepared(reservation=taken.id, owner_uid=pod, namespace="default", container="main"),
             AllocationReleased(reservation=taken.id, owner_uid=pod, namespace="default", reason="pod_deleted"),
         ]
         for event in events:
-            yield Draft(event=event, node=taken.node, subject=taken.owner.uid)
+            yield Draft(event=event, node="" if isinstance(event, PlacementRequested) else taken.node, subject=pod)
 
 
 def bound_pods(count: int, nodes: int, *, seed: int = 2) -> Iterator[Reservation]:

@@ -30,6 +30,9 @@ class Phase(StrEnum):
     LAPSED = "lapsed"
     FAILED = "failed"
 
+    # Enum's own hash is Python code; every edge of a replay is looked up by it.
+    __hash__ = str.__hash__
+
 
 TERMINAL: Final = frozenset({Phase.RELEASED, Phase.LAPSED, Phase.FAILED})
 

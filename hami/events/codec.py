@@ -69,7 +69,8 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     v: dict[str, int]
 
 
-_place_decoder = msgspec.json.Decoder(Place)
+_decode_place = msgspec.json.Decoder(Place).decode
+_decode_envelope = _envelope_decoder.decode
 _MALFORMED: Final = Envelope(id="", type="", producer="", epoch=0, seq=0, data=msgspec.Raw(b"null"))
 
 
@@ -83,15 +84,15 @@ def decode_record(entry: str, raw: bytes, where: bytes) -> Record:
     Without its place an entry cannot be in the log: raises InvalidInput then.
     """
     try:
-        place = _place_decoder.decode(where)
+        place = _decode_place(where)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise InvalidInput("p", where[:200].decode("utf-8", "replace"), f"entry {entry} of the log: {error}") from error
     position = Position(place.g, entry)
     try:
-        envelope = _envelope_decoder.decode(raw)
+        envelope = _decode_envelope(raw)
     except _UNREADABLE as error:
-        return Record(position=position, envelope=_MALFORMED, event=Undecodable("", str(error)), versions=place.v)
-    return Record(position=position, envelope=envelope, event=decode_event(envelope), versions=place.v)
+        return Record(position, _MALFORMED, Undecodable("", str(error)), place.v)
+    return Record(position, envelope, decode_event(envelope), place.v)
 
 
 def check_entities(entities: Sequence[Sequence[str]]) -> None:

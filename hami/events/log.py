@@ -28,7 +28,7 @@ class Undecodable(msgspec.Struct, frozen=True, gc=False):
     error: str
 
 
-class Record(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One entry of the log. `versions` holds the entities that this entry moved and their version after it."""
 
     position: Position

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from hami.domain.allocation import Allocation, ContainerShares, Phase, PodOwner, Reservation, usage_of
-from hami.domain.device import MigSlice
+from hami.domain.device import DeviceUsage, MigSlice
 from hami.domain.errors import IllegalTransition
 from hami.domain.request import ContainerKind
 from hami.events.catalog.allocation import (
@@ -187,6 +187,12 @@ def _give_back(state: ClusterState, allocation: Allocation) -> None:
 
 def _holding_of(allocation: Allocation) -> Holding:
     containers, init_done = allocation.reservation.containers, allocation.init_done
+    if len(containers) == 1 and len(containers[0].shares) == 1 and not init_done:
+        # One container with one share: nearly every pod.
+        share = containers[0].shares[0]
+        instance: dict[str, tuple[MigSlice, ...]] = _NO_SLICES if share.mig is None else {share.uuid: (share.mig,)}
+        used = DeviceUsage(1, share.memory, share.cores)
+        return Holding({share.uuid: used}, {share.vendor: (share.memory, share.cores)}, instance)
     usage = usage_of(containers, init_done=init_done)
     mig: dict[str, dict[tuple[str, int], MigSlice]] = {}
     vendors: dict[str, str] = {}
@@ -197,10 +203,10 @@ def _holding_of(allocation: Allocation) -> Holding:
             if counts and share.mig is not None:
                 mig.setdefault(share.uuid, {})[share.mig.profile, share.mig.placement.start] = share.mig
     sums: dict[str, tuple[int, int]] = {}
-    for uuid, used in usage.items():
+    for uuid, each in usage.items():
         memory, cores = sums.get(vendors[uuid], (0, 0))
-        sums[vendors[uuid]] = (memory + used.memory, cores + used.cores)
-    return Holding(usage, sums, {uuid: tuple(slices.values()) for uuid, slices in mig.items()} if mig else _NO_SLICES)
+        sums[vendors[uuid]] = (memory + each.memory, cores + each.cores)
+    return Holding(usage, sums, {uuid: tuple(found.values()) for uuid, found in mig.items()} if mig else _NO_SLICES)
 
 
 def _without(slices: tuple[MigSlice, ...], gone: tuple[MigSlice, ...]) -> tuple[MigSlice, ...]:
