@@ -74,7 +74,8 @@ class Filter:
             result = FilterResult(error=texts.SLOW)
         except InvalidInput as error:
             result = FilterResult(error=str(error))
-        except StoreUnavailable:
+        except StoreUnavailable as error:
+            _log.warning("filter not answered", why=str(error))
             result = FilterResult(error=texts.STORE_AWAY)
         except (StoreUnsafe, Fenced) as error:
             core.alarm.ring(error)

@@ -89,7 +89,8 @@ async def test_a_store_that_goes_and_comes_back(world: World) -> None:
                 assert (await caller.readyz())[0] == 503
                 await server.start()
                 await wait_until(partial(_ready, caller), "ready again", timeout=20)
-                assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
+                answer = await caller.filter(pod, ["n1"])
+                assert answer["NodeNames"] == ["n1"], answer["Error"]
                 assert await caller.bind(pod, "n1") == ""
 
 

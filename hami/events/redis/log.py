@@ -17,6 +17,10 @@ from hami.events.redis.client import Arg, Client, text
 BATCH = 1000
 """Records for each read: fewer cost round trips, more block the server for milliseconds."""
 
+RECONNECT_MOST_S = 0.5
+"""Longest pause of a follower between two tries. Well below what a decision waits for its own event to come round: the store
+answers writers again as soon as it is back, and a follower still pausing then would fail them."""
+
 DURABLE_WITHIN_MS = 1000
 """Longest wait for the append-only file; `everysec` takes about 50 ms. Then the outcome counts as unknown."""
 
@@ -155,7 +159,7 @@ class RedisLog:
         return _records(reply)
 
     async def tail(self, after: Position) -> AsyncIterator[Sequence[Record]]:
-        at, verify, backoff = after, True, Backoff()
+        at, verify, backoff = after, True, Backoff(most_s=RECONNECT_MOST_S)
         while True:
             try:
                 if verify:
