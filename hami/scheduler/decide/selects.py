@@ -159,7 +159,7 @@ def network_groups(walk: Walk) -> Sequence[Pick] | None:
 
 
 def card_pairs(walk: Walk) -> Sequence[Pick] | None:
-    """A card whose twin does not fit is not taken."""
+    """A card whose twin does not fit is not taken. As in HAMi, a refusal counts what is in pairs, out of what is asked for."""
     if not _splits_as_wanted(walk):
         return None
     count = walk.asked.count
@@ -168,10 +168,14 @@ def card_pairs(walk: Walk) -> Sequence[Pick] | None:
     pairs: dict[int, list[Pick]] = {}
     for pick in every(walk):
         pairs.setdefault(pick.card.index // 2, []).append(pick)
-    found = [pick for pair in pairs.values() if len(pair) == 2 for pick in pair][:count]
-    if len(found) == count and count % 2 == 0:
+    found: list[Pick] = []
+    for pair in pairs.values():
+        if len(pair) == 2 and len(found) < count:
+            found += pair
+    if len(found) == count:
         return found
-    short(walk)
+    walk.out_of = count
+    walk.refuse(Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST, len(found))
     return None
 
 
