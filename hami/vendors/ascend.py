@@ -89,7 +89,7 @@ def _vendor(chip: AscendChip, *, soft_split: bool, blinds: tuple[str, ...]) -> V
         admit=partial(admit, chip, blinds),
         discover=discover,
         annotate=partial(annotate, chip),
-        differs=("B7", "V20.2", *(("V20.7",) if chip.super_pod else ()), "ascend-env"),
+        differs=("B7", "V20.2", *(("V20.7", "sort") if word == _PAIRED else ()), "ascend-env", "null-card"),
     )
 
 
@@ -131,7 +131,7 @@ def _in_pairs(chip: AscendChip) -> bool:
 
 
 def _blind(limits: Mapping[str, Quantity], family: tuple[str, ...]) -> tuple[EnvVar, ...]:
-    """A container that asks for none of the family's cards sees none, where a chip is configured so; one chip says it for all."""
+    """A container that asks for none of the family's cards sees none, where that is configured; one chip says it for all."""
     if not family or any(name in limits for name in family):
         return ()
     return (EnvVar(name=_VISIBLE_ENV, value=""),)
@@ -145,31 +145,33 @@ class _Size(msgspec.Struct, frozen=True):
 
 
 def _size(chip: AscendChip, asked: Quantity | None, vendor: Vendor, *, soft: bool) -> _Size | Refused:
-    """Templates are in the unit that users write. What cannot be read stays as it is: `requests.malformed` refuses it."""
+    """Numbers are held against the templates as they are written, whatever the memory factor, as in HAMi; bytes as MiB.
+
+    What cannot be read stays as it is: `requests.malformed` refuses it.
+    """
     if asked is None:
         return _Size(str(chip.allocatable))
-    units = _units(asked, vendor)
-    if soft or units is None:
+    number, in_bytes = _number(vendor.resources.memory, asked)
+    if soft or number is None:
         return _Size(asked)
-    template = template_for(chip, units)
+    unit = "Mi" if in_bytes and vendor.memory_factor > 1 else ""
+    template = template_for(chip, number)
     if template is not None:
-        return _Size(str(template.memory), sliced=True)
-    if units <= chip.capacity:
-        return _Size(str(chip.allocatable))
+        return _Size(f"{template.memory}{unit}", sliced=True)
+    if number <= chip.capacity:
+        return _Size(f"{chip.allocatable}{unit}")
     return Refused(f"{vendor.resources.memory} {asked} is invalid")
 
 
-def _units(asked: Quantity, vendor: Vendor) -> int | None:
-    """A size in the unit that users write, also where they wrote bytes. None where it cannot be read."""
+def _number(field: str, asked: Quantity) -> tuple[int | None, bool]:
+    """A size, and whether it was written in bytes. None where it cannot be read."""
     try:
-        number, in_bytes = quantities.exact(vendor.resources.memory, asked)
+        number, in_bytes = quantities.exact(field, asked)
     except InvalidInput:
-        return None
+        return None, False
     if in_bytes:
         number /= 2**20
-    if number < 0 or number.denominator != 1:
-        return None
-    return -(-int(number) // vendor.memory_factor) if in_bytes else int(number)
+    return (int(number) if number >= 0 and number.denominator == 1 else None), in_bytes
 
 
 def discover(node: Node, vendor: Vendor) -> tuple[Device, ...]:

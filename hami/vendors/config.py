@@ -78,7 +78,7 @@ class IluvatarConfig(msgspec.Struct, frozen=True, kw_only=True, rename={**_NAMES
 
 
 class AscendTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One way to cut a chip. `memory` is in the unit of the chip's memory resource."""
+    """One way to cut a chip; `memory` in MiB."""
 
     name: str
     memory: int
@@ -104,7 +104,7 @@ class AscendChip(
         "super_pod": "superPod",
     },
 ):
-    """One entry of `vnpus.configs`. `allocatable`: what a whole card is asked for as; `capacity`: the most that can be asked."""
+    """One entry of `vnpus.configs`. `allocatable`: what a whole card is asked as; `capacity`: the most that can be asked."""
 
     word: str
     count: str
