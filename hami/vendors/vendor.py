@@ -80,8 +80,8 @@ class Select(StrEnum):
     DIE_GROUPS = "from as few boards as possible, where the cards are dies"
     NEURON_RUNS = "one by policy, several as a run of neighbours"
     SPLIT = "the first ones in the order of the policy, on a node that splits cards as the pod wants"
-    NETWORK_GROUPS = "the same, several from as few networks as possible"
-    CARD_PAIRS = "the same, several as whole pairs (cards 0 and 1, 2 and 3, and so on)"
+    NETWORK_GROUPS = "one by policy, several from as few networks as possible, on a node that splits cards as the pod wants"
+    CARD_PAIRS = "one by policy, several as pairs (0 and 1, 2 and 3, ...), on a node that splits cards as the pod wants"
 
 
 class Score(StrEnum):
