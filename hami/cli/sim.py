@@ -66,7 +66,7 @@ def _webhooks(url: str, folder: Path | None) -> dict[str, list[dict[str, Any]]]:
 
 
 def _authority(folder: Path, host: str) -> str:
-    """The authority's certificate in PEM. One that is there stays: whoever read it at its own start goes on trusting the server."""
+    """The authority's certificate in PEM. One that is there stays: who read it at its own start goes on trusting the server."""
     import trustme
     from cryptography import x509
 
