@@ -204,6 +204,14 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Annotations of a placed pod beyond `allocated` and `to_allocate`."""
 
     @cached_property
+    def wish_keys(self) -> tuple[str, ...]:
+        """The annotations of a pod that a placement on its cards reads."""
+        own = self.keys
+        further = (key for pair in own.more_uuids for key in pair)
+        named = (own.use_type, own.nouse_type, own.use_uuid, own.nouse_uuid, own.numa_bind, own.mode, *further, *self.pod_keys)
+        return tuple(key for key in named if key)
+
+    @cached_property
     def plain(self) -> bool:
         """Is its fit the standard one, which the planes know how to answer for many nodes at once?"""
         checks = tuple(each for each in self.checks if each not in {Check.NUMA, Check.MIG})
