@@ -6,9 +6,10 @@ from typing import Final
 
 from hami.cli.exits import NotFound
 from hami.cli.when import AtG, AtTime, Moment
-from hami.domain.errors import InvalidInput
+from hami.domain.errors import HistoryTrimmed, InvalidInput
 from hami.domain.units import EpochMs
-from hami.events.envelope import START, Position
+from hami.events.archive.history import first_of
+from hami.events.envelope import START, Position, entry_before, entry_key
 from hami.events.log import Log, Record
 
 _ENTRY: Final = re.compile(r"\d+-\d+")
@@ -33,10 +34,12 @@ async def start_for(log: Log, moment: Moment) -> Position:
 async def before_g(log: Log, g: int) -> Position:
     """A position from which reading soon meets `g`: bisection over time, so that a long log is not read from its start."""
     head = await log.head()
-    low, high, best = 0, int(head.recorded_ms), START
-    first = await log.read(START, limit=1)
-    if first:
-        low = int(first[0].position.recorded_ms)
+    first = await first_of(log)
+    if g < first.g:
+        raise HistoryTrimmed(first.g, first.entry)
+    low, high, best = int(first.recorded_ms), int(head.recorded_ms), Position(first.g - 1, entry_before(first.entry))
+    if first == START:
+        return START
     while low < high:
         middle = (low + high) // 2
         found = await log.at_or_before(EpochMs(middle))
@@ -63,10 +66,10 @@ async def record_at(log: Log, g: int) -> Record:
         if record.position.g == g:
             return record
     head = await log.head()
-    first = await log.read(START, limit=1)
-    if not first:
+    first = await first_of(log)
+    if first == START:
         raise NotFound(f"there is no event g:{g}: the log is empty")
-    raise NotFound(f"there is no event g:{g}: the log holds g:{first[0].position.g} to g:{head.g}")
+    raise NotFound(f"there is no event g:{g}: the log holds g:{first.g} to g:{head.g}")
 
 
 async def until_head(log: Log, after: Position) -> AsyncIterator[Record]:
@@ -93,12 +96,12 @@ async def find_record(log: Log, text: str) -> Record:
     if text.startswith("g:") and text[2:].isdecimal():
         return await record_at(log, int(text[2:]))
     if _ENTRY.fullmatch(text):
-        before = await log.at_or_before(EpochMs(int(text.partition("-")[0]) - 1))
-        async for record in until_head(log, before):
+        if entry_key(text) == (0, 0):
+            raise NotFound("no event is stored as 0-0: that is where every log begins")
+        for record in await log.read(Position(0, entry_before(text)), limit=1):
             if record.position.entry == text:
                 return record
-            if record.position.recorded_ms > int(text.partition("-")[0]):
-                break
+        before = await log.at_or_before(EpochMs(int(text.partition("-")[0]) - 1))
         raise NotFound(f"no event is stored as {text}; the entry before it is {before.entry} (g:{before.g})")
     if text.count("/") < 2:
         raise InvalidInput("ID", text, "use g:123, producer/epoch/seq, or a stream entry id such as 1700000000000-0")

@@ -24,6 +24,7 @@ from hami.config import RedisSettings, SchedulerSettings
 from hami.domain.errors import Fenced, StoreUnavailable, StoreUnsafe
 from hami.events.catalog.governance import PolicyChanged
 from hami.events.ingester import Ingester
+from hami.events.jobs import OneOf
 from hami.events.log import Draft
 from hami.events.redis.client import Client
 from hami.events.redis.log import RedisLog
@@ -47,7 +48,6 @@ from hami.scheduler.extender import Verbs, extender_routes
 from hami.scheduler.filter import Filter
 from hami.scheduler.handshake import Handshake
 from hami.scheduler.inventory import Inventory
-from hami.scheduler.jobs import OneOf
 from hami.scheduler.late import Late
 from hami.scheduler.metrics import Metrics
 from hami.scheduler.notes import Notes

@@ -17,9 +17,9 @@ from hami.domain.device import Health
 from hami.domain.digest import device_set_digest
 from hami.domain.units import EpochMs
 from hami.events.catalog.handshake import DIGEST, HandshakeExpired, HandshakeReported, HandshakeRequested
+from hami.events.jobs import OneOf
 from hami.events.log import Draft, Record
 from hami.scheduler.core import CATCH_UP_S, Core
-from hami.scheduler.jobs import OneOf
 from hami.telemetry import get_logger
 
 ANSWER_WITHIN_MS: Final = 60_000
