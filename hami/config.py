@@ -173,7 +173,7 @@ class ArchiveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ] = ""
     id: Annotated[str, msgspec.Meta(description="Producer name of this replica; empty = host name")] = ""
     segment_events: Annotated[
-        int, msgspec.Meta(gt=0, le=1_000_000, description="Most events in a segment; they are in memory while it is sealed")
+        int, msgspec.Meta(ge=2, le=1_000_000, description="Most events in a segment; they are in memory while it is sealed")
     ] = 50_000
     segment_s: Annotated[float, msgspec.Meta(ge=0, description="A segment is sealed when its first event is this old")] = 900.0
     settle_s: Annotated[

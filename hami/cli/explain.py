@@ -10,7 +10,7 @@ from hami.cli.output import print_json, print_table
 from hami.cli.places import until_head
 from hami.cli.podstory import PodStory
 from hami.cli.process import run_verb
-from hami.cli.session import Session, Verb, pass_session
+from hami.cli.session import Session, Verb, archive_option, pass_session
 from hami.cli.store import open_store
 from hami.cli.when import shown
 from hami.domain.allocation import Reservation
@@ -35,6 +35,7 @@ def command() -> None:
 
 @command.command("pod", cls=Verb)
 @click.argument("name", metavar="NS/NAME|UID")
+@archive_option
 @pass_session
 def pod(session: Session, name: str) -> None:
     """Why a pod is pending, with numbers and what would have to change; or where it went.
@@ -46,6 +47,7 @@ def pod(session: Session, name: str) -> None:
 
 @command.command("placement", cls=Verb)
 @click.argument("name", metavar="RESERVATION|NS/NAME|UID")
+@archive_option
 @pass_session
 def placement(session: Session, name: str) -> None:
     """Take a past decision again: every node's score or reason, and whether it would be decided the same.

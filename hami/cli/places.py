@@ -35,11 +35,11 @@ async def before_g(log: Log, g: int) -> Position:
     """A position from which reading soon meets `g`: bisection over time, so that a long log is not read from its start."""
     head = await log.head()
     first = await first_of(log)
-    if g < first.g:
-        raise HistoryTrimmed(first.g, first.entry)
-    low, high, best = int(first.recorded_ms), int(head.recorded_ms), Position(first.g - 1, entry_before(first.entry))
-    if first == START:
-        return START
+    low, high, best = int(first.recorded_ms), int(head.recorded_ms), START
+    if first.g > 1:
+        if g < first.g:
+            raise HistoryTrimmed(first.g, first.entry)
+        best = Position(first.g - 1, entry_before(first.entry))
     while low < high:
         middle = (low + high) // 2
         found = await log.at_or_before(EpochMs(middle))

@@ -18,7 +18,7 @@ async def state_at(
 ) -> ClusterState:
     """The state right after record `g`, or after the last one written at or before `time_ms`; the head when neither is given.
 
-    Beyond the head it is the state at the head. Raises HistoryTrimmed where the log no longer reaches back that far: an archive may.
+    Beyond the head it is the state at the head. Raises HistoryTrimmed where the log no longer reaches back that far.
     """
     until = await _last_of(log, g, time_ms)
     state = await newest_state(log, checkpoints, incarnation=incarnation, fold=fold, not_after=until)

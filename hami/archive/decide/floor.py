@@ -3,7 +3,7 @@
     floor = the oldest of: what is archived, every fold's checkpoints, what each consumer group needs, the time to keep
 
 Everything below the floor may go, the floor's own entry stays. A consumer group that has not moved for a day is not waited for
-any longer: its readers are told in the log. A fold's checkpoint is never passed over, unless it belongs to such a group (it bears
+any longer: its readers are told in the log. A fold's checkpoint is never passed over, unless it belongs to such a group (it has
 its name) or to another life of the store: a process that boots from it would find no history to go on from.
 """
 

@@ -3,8 +3,8 @@
     entries --> temporary file, fsync --> segment file --> temporary manifest, fsync --> manifest        from here on it counts
 
 Whatever a crash leaves before the last step is no segment: the next archiver begins again after the last manifest and sweeps it
-up. Two archivers that seal the same place at once do not harm each other: file names carry the digest, and only one of them gets
-the manifest's name.
+up. Two archivers that seal the same place at once do not harm each other: file names carry the digest, and only one gets the
+manifest's name.
 """
 
 import os

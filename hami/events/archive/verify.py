@@ -12,10 +12,12 @@ import msgspec
 
 from hami.domain.errors import ArchiveBroken, InvalidInput
 from hami.events.archive.folder import ArchiveFolder
+from hami.events.archive.history import check_continues
 from hami.events.archive.manifest import Manifest, check_follows, place_of
 from hami.events.catalog.journal import LogSealed
 from hami.events.codec import decode_envelope, decode_event
 from hami.events.envelope import START, Envelope, Position, chain_of, entry_before, entry_key
+from hami.events.log import Log
 from hami.events.retention import RawEntry, Retention
 
 
@@ -143,10 +145,31 @@ def _check_segment(folder: ArchiveFolder, manifest: Manifest, checker: Checker) 
     return ""
 
 
-async def check_log(retention: Retention, checker: Checker, folder: ArchiveFolder, archived: Position) -> str:
+async def check_all(
+    log: Log,
+    retention: Retention,
+    checker: Checker,
+    folder: ArchiveFolder | None,
+    manifests: Sequence[Manifest],
+    *,
+    incarnation: str,
+) -> str:
+    """The log, after `check_folder` found nothing wrong with the archive (None: there is none)."""
+    archived = START
+    if manifests:
+        archived = manifests[-1].last
+        try:
+            await check_continues(log, manifests[-1], incarnation=incarnation)
+        except ArchiveBroken as broken:
+            return str(broken)
+    wrong = await check_log(retention, checker, folder, archived)
+    return wrong or checker.seals(manifests)
+
+
+async def check_log(retention: Retention, checker: Checker, folder: ArchiveFolder | None, archived: Position) -> str:
     """The log after the archive, and where both hold an entry, whether it is the same one."""
     kept = await retention.entries("0-0", limit=1)
-    both: Iterator[RawEntry] = iter(()) if not kept else folder.entries(entry_before(kept[0].entry))
+    both: Iterator[RawEntry] = iter(()) if folder is None or not kept else folder.entries(entry_before(kept[0].entry))
     after = "0-0"
     while batch := await retention.entries(after):
         for raw in batch:
