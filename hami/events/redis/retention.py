@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from hami.domain.errors import StoreUnsafe
+from hami.events.envelope import START
 from hami.events.redis.checkpoints import kept_checkpoints
 from hami.events.redis.client import Arg, Client, text
 from hami.events.retention import AT_ONCE, GroupProgress, Kept, RawEntry
@@ -37,6 +38,8 @@ class RedisRetention:
 
     async def trim(self, before: str, *, most: int = AT_ONCE) -> int:
         """XTRIM has no exact limit of its own: the step's end is looked up first."""
+        if before == START.entry:
+            return 0
         reply = await self._client.bulk.call("XRANGE", self._keys.log, "-", f"({before}", "COUNT", most)
         if not reply:
             return 0
