@@ -23,7 +23,7 @@ VERBS: Final[dict[str, Entry]] = {
     "state": Entry("hami.cli.state", "Show nodes, devices, allocations and quotas, now or in the past."),
     "device": Entry("hami.cli.device", "Cordon or uncordon a device, or declare it good after a fault."),
     "node": Entry("hami.cli.node", "Look at this node: what its agent remembers, and what it lacks."),
-    "audit": Entry("hami.cli.audit", "Tell the story of a pod, a device or a node; check the log and its archive."),
+    "audit": Entry("hami.cli.audit", "Tell the story of a pod, a device or a node; check the log."),
     "explain": Entry("hami.cli.explain", "Say why a pod waits, or decide a placement again."),
     "events": Entry("hami.cli.events", "Follow the log, or show one event."),
     "locks": Entry("hami.cli.locks", "Show who holds which lock and who waits."),

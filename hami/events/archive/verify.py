@@ -84,15 +84,14 @@ class Checker:
 
     def _producer(self, envelope: Envelope, *, whole: bool) -> str:
         known = self._producers.get(envelope.producer)
-        epoch, seq, chain = known or (0, 0, "")
-        if envelope.epoch > epoch:
-            seq, chain = 0, ""
+        epoch, last, before = known or (0, 0, "")
+        seq, chain = (last, before) if envelope.epoch == epoch else (0, "")
         self._producers[envelope.producer] = (envelope.epoch, envelope.seq, envelope.chain)
         if known is None and not whole and envelope.seq != 1:
             return ""
         if envelope.epoch < epoch or envelope.seq != seq + 1:
             return (
-                f"{envelope.id} follows {envelope.producer}/{epoch}/{seq}: events of this producer are missing or were put in"
+                f"{envelope.id} follows {envelope.producer}/{epoch}/{last}: events of this producer are missing or were put in"
             )
         if envelope.chain != chain_of(chain, envelope.id, bytes(envelope.data)):
             return f"the chain value of {envelope.id} does not fit: this event or one before it was changed"
