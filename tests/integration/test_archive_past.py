@@ -19,6 +19,7 @@ from hami.events.redis.store import RedisStore
 from hami.events.store import Store
 from hami.projections.boot import FOLD, newest_state
 from hami.projections.checkpoint import SCHEMA, digest_of, encode_state
+from hami.projections.folds.state import ClusterState
 from hami.projections.timetravel import state_at
 from hami.projections.view import LiveView, ViewBroken
 from tests.support.archiving import Archiving, archiving, write
@@ -75,7 +76,7 @@ async def past(store: Store, tmp_path: Path) -> Past:
     return Past(archive, records, digests)
 
 
-async def state_at_g(store: Store, archive: Archiving, g: int) -> object:
+async def state_at_g(store: Store, archive: Archiving, g: int) -> ClusterState:
     return await state_at(store.log, store.checkpoints, incarnation=archive.incarnation, g=g)
 
 

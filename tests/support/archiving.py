@@ -131,6 +131,10 @@ class Killed(BaseException):
     """The process is no more."""
 
 
+def _half(path: Path, data: bytes) -> None:
+    path.write_bytes(data[: len(data) // 2])
+
+
 class DyingDisk:
     """Implements Disk: does `steps` steps; in the next one the process dies, half-way through where a step has a middle."""
 
@@ -146,7 +150,7 @@ class DyingDisk:
         self.done.append(name)
 
     def write(self, path: Path, data: bytes) -> None:
-        self._step("write", lambda: path.write_bytes(data[: len(data) // 2]) and None)
+        self._step("write", lambda: _half(path, data))
         self._real.write(path, data)
 
     def replace(self, temporary: Path, final: Path) -> None:
