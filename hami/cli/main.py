@@ -19,7 +19,7 @@ VERBS: Final[dict[str, Entry]] = {
     "init": Entry("hami.cli.init", "Prepare the event store: server functions and identity."),
     "scheduler": Entry("hami.cli.scheduler", "Run the scheduler: extender, webhook and the loops beside them."),
     "agent": Entry("hami.cli.agent", "Run the agent of one node: device plugin, health, registration."),
-    "alerts": Entry("hami.cli.alerts", "Tell Alertmanager, a webhook or a log what the log says is wrong."),
+    "alerts": Entry("hami.cli.alerts", "Tell Alertmanager, a webhook or a log what is wrong."),
     "state": Entry("hami.cli.state", "Show nodes, devices, allocations and quotas, now or in the past."),
     "device": Entry("hami.cli.device", "Cordon or uncordon a device, or declare it good after a fault."),
     "node": Entry("hami.cli.node", "Look at this node: what its agent remembers, and what it lacks."),

@@ -53,7 +53,15 @@ from hami.events.catalog.journal import (
     LogTruncated,
 )
 from hami.events.catalog.node import NodeBack, NodeLost, NodeRegistered, NodeRemoved
-from hami.events.catalog.union import Event
+from hami.events.catalog.union import (
+    AnyAllocationEvent,
+    DeviceEvent,
+    Event,
+    GovernanceEvent,
+    HandshakeEvent,
+    JournalEvent,
+    NodeEvent,
+)
 from hami.events.log import Record, Undecodable, Unknown
 from hami.projections.folds.words import words_of
 
@@ -80,10 +88,36 @@ def watch(state: AlertState, record: Record) -> tuple[Notice, ...]:
     return tuple(notices)
 
 
-def _told(state: AlertState, record: Record, event: Event, node: str) -> Iterator[Notice]:  # noqa: C901 - one arm a subject
+def _told(state: AlertState, record: Record, event: Event, node: str) -> Iterator[Notice]:
+    if isinstance(event, NodeEvent):
+        return _node(state, record, event, node)
+    if isinstance(event, DeviceEvent):
+        return _device(state, record, event, node)
+    if isinstance(event, AnyAllocationEvent):
+        return _allocation(state, record, event)
+    if isinstance(event, GovernanceEvent | HandshakeEvent | JournalEvent):
+        return _rest(record, event)
+    assert_never(event)
+
+
+def _node(state: AlertState, record: Record, event: NodeEvent, node: str) -> Iterator[Notice]:
     match event:
-        case NodeRegistered() | NodeLost() | NodeBack() | NodeRemoved():
-            yield from _node(state, record, event, node)
+        case NodeRegistered():
+            for uuid in nodes.registered(state, node, event):
+                yield _once(Alert.DEVICE_GONE, record, device=uuid, words=f"{uuid} is no longer registered by {node}")
+        case NodeLost():
+            nodes.lost(state, node, event.reason or "lost")
+        case NodeBack():
+            nodes.lost(state, node, "")
+        case NodeRemoved():
+            nodes.removed(state, node, event)
+        case _:
+            assert_never(event)
+    yield from _settle(state, record, node)
+
+
+def _device(state: AlertState, record: Record, event: DeviceEvent, node: str) -> Iterator[Notice]:
+    match event:
         case DeviceHealthChanged():
             nodes.health_changed(state, node, event)
             yield from _settle(state, record, node)
@@ -98,6 +132,16 @@ def _told(state: AlertState, record: Record, event: Event, node: str) -> Iterato
         case MigApplyFailed():
             pod = state.pods.get(event.reservation, "")
             yield _once(Alert.MIG_FAILED, record, device=event.device, pod=pod)
+        case (
+            DeviceClearRequested() | HealthWatchPaused() | HealthWatchResumed() | MigInstanceCreated() | MigInstanceDestroyed()
+        ):
+            pass  # the day's work; what comes of it is an event of its own
+        case _:
+            assert_never(event)
+
+
+def _allocation(state: AlertState, record: Record, event: AnyAllocationEvent) -> Iterator[Notice]:
+    match event:
         case AllocationReserved(reservation=reservation):
             state.pods[reservation.id] = f"{reservation.owner.namespace}/{reservation.owner.name}"
         case AllocationPrepared():
@@ -109,6 +153,14 @@ def _told(state: AlertState, record: Record, event: Event, node: str) -> Iterato
             yield _once(Alert.ALLOCATION_FAILED, record, pod=pod)
         case AllocationReleased() | AllocationLapsed():
             state.pods.pop(event.reservation, None)
+        case AllocationBound() | AllocationShrunk():
+            pass  # nothing is wrong
+        case _:
+            assert_never(event)
+
+
+def _rest(record: Record, event: GovernanceEvent | HandshakeEvent | JournalEvent) -> Iterator[Notice]:
+    match event:
         case LockWaitTimedOut():
             yield _once(Alert.LOCK_WAITED, record)
         case InputRejected():
@@ -118,14 +170,7 @@ def _told(state: AlertState, record: Record, event: Event, node: str) -> Iterato
         case LogTruncated():
             yield _once(Alert.LOG_TRUNCATED, record)
         case (
-            AllocationBound()
-            | AllocationShrunk()
-            | DeviceClearRequested()
-            | HealthWatchPaused()
-            | HealthWatchResumed()
-            | MigInstanceCreated()
-            | MigInstanceDestroyed()
-            | HandshakeRequested()
+            HandshakeRequested()
             | HandshakeReported()
             | HandshakeExpired()
             | PlacementRequested()
@@ -138,27 +183,9 @@ def _told(state: AlertState, record: Record, event: Event, node: str) -> Iterato
             | IncarnationStarted()
             | Corrected()
         ):
-            pass  # the day's work; what of it goes wrong is an event of its own
+            pass  # the day's work; a node that stays silent is lost in the end, and that is told
         case _:
             assert_never(event)
-
-
-def _node(
-    state: AlertState, record: Record, event: NodeRegistered | NodeLost | NodeBack | NodeRemoved, node: str
-) -> Iterator[Notice]:
-    match event:
-        case NodeRegistered():
-            for uuid in nodes.registered(state, node, event):
-                yield _once(Alert.DEVICE_GONE, record, device=uuid, words=f"{uuid} is no longer registered by {node}")
-        case NodeLost():
-            nodes.lost(state, node, event.reason or "lost")
-        case NodeBack():
-            nodes.lost(state, node, "")
-        case NodeRemoved():
-            nodes.removed(state, node, event)
-        case _:
-            assert_never(event)
-    yield from _settle(state, record, node)
 
 
 def _settle(state: AlertState, record: Record, node: str) -> Iterator[Notice]:
