@@ -39,8 +39,11 @@ class Owed(NamedTuple):
 
 
 class Beginning(NamedTuple):
+    """`saved_g` is where the checkpoint stands from which all this was made."""
+
     state: AlertState
     owed: tuple[Owed, ...]
+    saved_g: int
 
 
 class Keeper:
@@ -78,6 +81,7 @@ async def begin(log: Log, group: Group, keeper: Keeper) -> Beginning:
     boundary = max(head.entry if lost else last, last, key=entry_key)
     # 3. The state there.
     state = await _oldest_needed(log, keeper, saved, pending)
+    saved_g = state.position.g
     owed = await _fold(log, state, boundary, pending)
     # 4. What fires is told where nobody can say that it was.
     newest = keeper.state_of(saved[0]) if saved else None
@@ -86,7 +90,8 @@ async def begin(log: Log, group: Group, keeper: Keeper) -> Beginning:
         _log.warning("consumer group begins at the head", position=state.position.g, group_was=found and found.last)
         await keeper.save(state)
         await group.create(state.position)
-    return Beginning(state, owed)
+        saved_g = state.position.g
+    return Beginning(state, owed, saved_g)
 
 
 def _is_lost(found: GroupState | None, saved: Sequence[Saved], head: Position) -> bool:

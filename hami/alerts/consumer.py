@@ -116,7 +116,7 @@ class Consumer:
     async def _follow(self, beginning: Beginning) -> str:
         """Until the log no longer goes on where this replica stands; answers why."""
         self._state, self._ledger = beginning.state, Ledger()
-        self._saved_g = beginning.state.position.g
+        self._saved_g = beginning.saved_g
         self._couriers = {sink.name: self._courier(sink) for sink in self._sinks}
         self._take_up(beginning)
         self.booting = False

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hami.alerts.metrics import Metrics
@@ -23,6 +24,7 @@ from hami.projections.timetravel import state_at
 from tests.support.alerting import (
     FAULT,
     GROUP,
+    QUICK,
     SICK,
     WELL,
     Story,
@@ -152,6 +154,48 @@ async def test_a_group_that_vanishes_while_it_is_read_does_not_stop_the_consumer
         await caught_up(redis_store, consumer)
         await story.tell(sick())
         await receiver.told_in_the_end([SICK])
+
+
+async def test_a_log_that_lost_its_end_is_read_again_and_what_comes_is_told(redis_store: RedisStore, story: Story) -> None:
+    """As after a failover to a replica that had not got everything: new events stand where others stood."""
+    call, keys = redis_store.client.command.call, redis_store.client.keys
+    async with a_receiver() as receiver, an_http() as http, consuming(redis_store, [webhook(http, receiver.url)]) as consumer:
+        await caught_up(redis_store, consumer)
+        await story.tell(sick())
+        await receiver.told_in_the_end([SICK])
+        await nothing_pending(redis_store)
+        behind = {key: await call("DUMP", key) for key in (keys.log, keys.heads)}
+        await story.tell(sick("GPU-b"), sick("GPU-c"))
+        await receiver.told_in_the_end([SICK] * 3)
+        await nothing_pending(redis_store)
+        for key, dump in behind.items():
+            await call("RESTORE", key, 0, dump, "REPLACE")
+        await story.tell(well())
+        await receiver.told_in_the_end([*[SICK] * 3, ("HamiEventsLost", "once"), WELL])
+        await caught_up(redis_store, consumer)
+        assert consumer.state.firing == {}
+
+
+async def test_a_restart_reads_only_what_its_checkpoint_lacks(redis_store: RedisStore, story: Story) -> None:
+    timing = msgspec.structs.replace(QUICK, checkpoint_every=2)
+    async with an_http() as http, a_receiver() as receiver:
+        sinks = [webhook(http, receiver.url)]
+        async with consuming(redis_store, sinks, timing=timing) as consumer:
+            await caught_up(redis_store, consumer)
+            await story.tell(sick(), fault(), well())
+            await receiver.told_in_the_end([SICK, FAULT, WELL])
+
+            async def saved() -> bool:
+                return (await redis_store.checkpoints.load(GROUP))[0][0].g == (await redis_store.log.head()).g
+
+            await wait_until(saved, "a checkpoint at the head", timeout=30)
+        # What it holds cannot be had from the log any more.
+        await redis_store.client.command.call("XTRIM", redis_store.client.keys.log, "MAXLEN", "1")
+        async with consuming(redis_store, sinks, timing=timing) as consumer:
+            await caught_up(redis_store, consumer)
+            assert consumer.state.seen["test"] == (1, 3)
+            await story.tell(sick())
+            await receiver.told_in_the_end([SICK, FAULT, WELL, SICK])
 
 
 # Sinks in trouble

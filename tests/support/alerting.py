@@ -65,12 +65,18 @@ async def an_http() -> AsyncIterator[aiohttp.ClientSession]:
 
 @asynccontextmanager
 async def consuming(
-    store: RedisStore, sinks: Sequence[Sink], *, name: str = "one", metrics: Metrics | None = None, ttl_s: float = 5.0
+    store: RedisStore,
+    sinks: Sequence[Sink],
+    *,
+    name: str = "one",
+    metrics: Metrics | None = None,
+    ttl_s: float = 5.0,
+    timing: Timing = QUICK,
 ) -> AsyncIterator[Consumer]:
     """A replica for as long as the block. It may stand by."""
     incarnation = await store.log.incarnation()
     turn = Turn(store.locks, GROUP, name, ttl_s=ttl_s)
-    make = partial(Consumer, store, sinks, turn, metrics or Metrics(), timing=QUICK)
+    make = partial(Consumer, store, sinks, turn, metrics or Metrics(), timing=timing)
     consumer = make(group=GROUP, consumer=name, incarnation=incarnation)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(consumer.run)
