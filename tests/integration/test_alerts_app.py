@@ -55,8 +55,8 @@ async def test_metrics_and_readiness_say_how_it_stands(valkey_server: EmbeddedSe
     async with a_receiver() as receiver:
         settings = AlertsSettings(http_bind="127.0.0.1:0", webhook_url=receiver.url, log=False, sweep_s=0.2)
         async with alerts(settings, valkey_server.url) as asked:
-            await asked.says("/readyz", '"ready":true')
             await asked.says("/metrics", "hami_alerts_active 1.0")
+            await asked.says("/readyz", '"ready":true')
             await story.tell(sick())
             await receiver.told_in_the_end([SICK])
             await nothing_pending(redis_store)
@@ -81,6 +81,7 @@ async def test_a_store_that_is_emptied_and_made_anew_is_followed_again(
             await redis_store.client.command.call("FLUSHALL")
             await asked.says("/readyz", "hami init")
             await initialise(redis_store.client)
+            await asked.says("/metrics", "hami_alerts_active 1.0")
             await asked.says("/readyz", '"ready":true')
             await Story(RedisStore(redis_store.client)).tell(sick())
             await receiver.told_in_the_end([SICK])

@@ -61,8 +61,8 @@ class Receiver:
         """What an Alertmanager got: every alert of every call."""
         return [alert for call in self.calls for alert in call.body]
 
-    async def told_in_the_end(self, expected: Sequence[tuple[str, str]]) -> None:
-        await wait_until(lambda: self.told == [*expected], f"{expected} at {self.url}, repeats left out", timeout=30)
+    async def told_in_the_end(self, expected: Sequence[tuple[str, str]], *, within_s: float = 30) -> None:
+        await wait_until(lambda: self.told == [*expected], f"{expected} at {self.url}, repeats left out", timeout=within_s)
 
 
 def free_url() -> str:
