@@ -13,6 +13,8 @@ from hami.domain.device import Health
 from hami.domain.reasons import Reason
 from hami.scheduler.decide.cards import Pick, Walk
 from hami.scheduler.decide.checks import are_dies, try_card
+from hami.scheduler.decide.wings import linked
+from hami.vendors.enflame import profile_for, profiles_on
 from hami.vendors.neuron import NODE_TYPE
 from hami.vendors.vastai import BOARD
 from hami.vendors.vendor import Select
@@ -134,6 +136,28 @@ def neuron_runs(walk: Walk) -> Sequence[Pick] | None:
     return None
 
 
+def wings(walk: Walk) -> Sequence[Pick] | None:
+    """Linked cards by index, not by load (fault V20.3). Why it fails is told in one word, as in HAMi."""
+    cards = sorted(walk.cards, key=lambda card: card.index)
+    picks = {place: pick for place, card in enumerate(cards) if (pick := try_card(walk, card)) is not None}
+    found = linked(picks, walk.asked.count)
+    if found is not None:
+        return [picks[place] for place in found]
+    told = next((word for word in _TOLD if word in walk.counts), None)
+    walk.counts = {Reason.NUMA_NOT_FIT: 1} if told is None else {told: walk.counts[told]}
+    return None
+
+
+def profile(walk: Walk) -> Sequence[Pick] | None:
+    """One profile for the node, whichever card will give it."""
+    walk.profile = profile_for(walk.asked, profiles_on(card.device for card in walk.cards))
+    if walk.profile is None:
+        walk.refuse(Reason.MODE_NOT_FIT)
+        return None
+    return first(walk)
+
+
+_TOLD: Final = (Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, Reason.CARD_UUID_MISMATCH, Reason.CARD_CORDONED)
 _ALIGNED: Final = frozenset({4, 8, 16})
 SELECTS: Final[Mapping[Select, Selecting]] = MappingProxyType(
     {
@@ -141,5 +165,7 @@ SELECTS: Final[Mapping[Select, Selecting]] = MappingProxyType(
         Select.TOPOLOGY: topology,
         Select.DIE_GROUPS: die_groups,
         Select.NEURON_RUNS: neuron_runs,
+        Select.WINGS: wings,
+        Select.PROFILE: profile,
     }
 )
