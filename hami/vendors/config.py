@@ -133,7 +133,7 @@ _ENFLAME: Final = {
 
 
 class EnflameConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_ENFLAME):
-    """Section `enflame`: whole cards, and slices of cards; `old_slices` is their older name, read where `slices` is not given."""
+    """Section `enflame`: whole cards, and slices of cards. `old_slices` is their older name, for want of the new one."""
 
     count: str = ""
     slices: str = ""

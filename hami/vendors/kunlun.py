@@ -25,7 +25,7 @@ def vendor(config: KunlunConfig) -> Vendor:
         keys=AnnotationKeys(
             allocated="hami.io/kunlun-allocated", use_uuid=UUIDS[0], nouse_uuid=UUIDS[1], more_uuids=(OLD_UUIDS,)
         ),
-        checks=(Check.HEALTH, Check.CORDON, Check.TYPE, Check.WHOLE, Check.UUID),
+        checks=(Check.UUID, Check.HEALTH, Check.CORDON, Check.WHOLE),
         size=Size.WHOLE,
         select=Select.WINGS,
         score=Score.WINGS,

@@ -3,7 +3,7 @@
 A choice gets the walk and answers with the picks, or None; then the walk's counts say why.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from math import comb
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Final
 
 from hami.domain.device import Health
 from hami.domain.reasons import Reason
-from hami.scheduler.decide.cards import Pick, Walk
+from hami.scheduler.decide.cards import Card, Pick, Walk
 from hami.scheduler.decide.checks import are_dies, try_card
 from hami.scheduler.decide.wings import linked
 from hami.vendors.enflame import profile_for, profiles_on
@@ -23,6 +23,8 @@ _MOST_SETS: Final = 20_000
 """Sets of cards that are compared one by one: all of 8 out of 16. Twice as many would hold other pods up for hours."""
 
 Selecting = Callable[[Walk], Sequence[Pick] | None]
+Linking = Callable[[Collection[int], int], list[int] | None]
+"""Places of cards that fit, how many -> the places to take."""
 
 
 def first(walk: Walk) -> Sequence[Pick] | None:
@@ -137,10 +139,14 @@ def neuron_runs(walk: Walk) -> Sequence[Pick] | None:
 
 
 def wings(walk: Walk) -> Sequence[Pick] | None:
-    """Linked cards by index, not by load (fault V20.3). Why it fails is told in one word, as in HAMi."""
-    cards = sorted(walk.cards, key=lambda card: card.index)
+    """By index: HAMi goes by the place in a list sorted by load (fault V20.3)."""
+    return linked_cards(walk, sorted(walk.cards, key=lambda card: card.index))
+
+
+def linked_cards(walk: Walk, cards: Sequence[Card], find: Linking = linked) -> Sequence[Pick] | None:
+    """Cards whose places in this list are linked. Why there are none is told in one word, as in HAMi."""
     picks = {place: pick for place, card in enumerate(cards) if (pick := try_card(walk, card)) is not None}
-    found = linked(picks, walk.asked.count)
+    found = find(picks, walk.asked.count)
     if found is not None:
         return [picks[place] for place in found]
     told = next((word for word in _TOLD if word in walk.counts), None)

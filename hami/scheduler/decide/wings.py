@@ -34,10 +34,11 @@ def _in_group(fitting: Sequence[int], count: int) -> Sequence[int] | None:
         for wing in wings:
             if len(wing) == size:
                 return wing[:count]
-    return _across(fitting, count)
+    return across(fitting, count)
 
 
-def _across(fitting: Sequence[int], count: int) -> Sequence[int] | None:
+def across(fitting: Sequence[int], count: int) -> Sequence[int] | None:
+    """Two or four of one group in pairs across; of six fitting ones those that leave a linked pair."""
     if count == 2:
         return next(((place, place + _WING) for place in fitting if place + _WING in fitting), None)
     quads = [quad for quad in _QUADS if set(quad) <= set(fitting)]
