@@ -84,7 +84,7 @@ def vendor(config: EnflameConfig) -> Vendor:
         admit=admit,
         discover=discover,
         annotate=annotate,
-        differs=("B1", "B6", "B7"),
+        differs=("B1", "B7"),
     )
 
 

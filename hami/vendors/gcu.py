@@ -7,7 +7,7 @@ from hami.domain.pod import Node
 from hami.domain.units import CorePercent, MiB, Slots
 from hami.vendors.config import EnflameConfig
 from hami.vendors.registers import capacity, numbered_cards
-from hami.vendors.vendor import AnnotationKeys, Check, ResourceNames, Vendor
+from hami.vendors.vendor import AnnotationKeys, Check, ResourceNames, Size, Vendor
 
 _ALL: Final = 100
 
@@ -24,8 +24,9 @@ def vendor(config: EnflameConfig) -> Vendor:
         percent_beside_memory=_ALL,
         default_cores=CorePercent(_ALL),
         checks=(Check.HEALTH, Check.CORDON, Check.TYPE, Check.IDLE),
+        size=Size.WHOLE,
         discover=discover,
-        differs=("B6", "B7", "capacity"),
+        differs=("B7", "capacity"),
     )
 
 

@@ -31,7 +31,7 @@ def vendor(config: KunlunConfig) -> Vendor:
         score=Score.WINGS,
         discover=discover,
         annotate=annotate,
-        differs=("B6", "B7", "V20.3", "capacity"),
+        differs=("B7", "V20.3", "capacity"),
     )
 
 

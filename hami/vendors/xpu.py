@@ -45,7 +45,7 @@ def vendor(config: KunlunConfig) -> Vendor:
         ask=ask,
         admit=admit,
         discover=listed,
-        differs=("B6", "B7", "V20.3", "vxpu-slots"),
+        differs=("B7", "V20.3", "vxpu-slots"),
     )
 
 
