@@ -52,6 +52,4 @@ def discover(node: Node, vendor: Vendor) -> tuple[Device, ...]:
 
 
 def annotate(writing: Writing, _vendor: Vendor) -> Mapping[str, str]:
-    """The plugin reads one list of cards per pod: that of the last container that has any."""
-    last = [container.shares for container in writing.containers if container.shares][-1]
-    return {"BAIDU_COM_DEVICE_IDX": ",".join(str(share.index) for share in last)}
+    return {"BAIDU_COM_DEVICE_IDX": writing.last_indices}

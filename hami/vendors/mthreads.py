@@ -82,10 +82,8 @@ def discover(node: Node, vendor: Vendor) -> tuple[Device, ...]:
 
 
 def annotate(writing: Writing, _vendor: Vendor) -> Mapping[str, str]:
-    """The plugin reads one list of cards per pod: that of the last container that has any."""
-    last = [container.shares for container in writing.containers if container.shares][-1]
     return {
-        "mthreads.com/gpu-index": ",".join(str(share.index) for share in last),
+        "mthreads.com/gpu-index": writing.last_indices,
         "mthreads.com/predicate-node": writing.node.name,
         "mthreads.com/predicate-time": str(writing.now_s * 10**9),
     }

@@ -157,6 +157,12 @@ class Writing(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeState
     now_s: int
 
+    @property
+    def last_indices(self) -> str:
+        """For plugins that read one list of cards per pod: the last container's that has any."""
+        shares = [container.shares for container in self.containers if container.shares][-1]
+        return ",".join(str(share.index) for share in shares)
+
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One accelerator family under one configuration.
