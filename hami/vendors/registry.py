@@ -5,6 +5,7 @@ from typing import Final
 
 from hami.vendors import (
     amd,
+    ascend,
     biren,
     cambricon,
     enflame,
@@ -33,6 +34,7 @@ VENDORS: Final[tuple[Callable[[DeviceConfig], tuple[Vendor, ...]], ...]] = (
     lambda config: (vastai.vendor(config.vastai),),
     lambda config: (biren.vendor(config.biren),),
     lambda config: tuple(iluvatar.vendor(chip) for chip in config.iluvatars),
+    lambda config: ascend.vendors(config.vnpus),
 )
 
 

@@ -213,9 +213,7 @@ def quota_used(allocations: Any, vendors: tuple[Vendor, ...]) -> dict[str, dict[
 
 
 _OTHERS = {
-    "huawei.com/": ("Ascend910A", "Ascend910C", "Ascend310P"),
     "metax-tech.com/": ("Metax-GPU", "Metax-SGPU"),
-    "Ascend": ("Ascend910A", "Ascend910C", "Ascend310P"),
     "Metax": ("Metax-GPU", "Metax-SGPU"),
 }
 """What the recordings know besides, by names that give it away, and by which words hami would know it."""

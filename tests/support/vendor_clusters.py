@@ -8,22 +8,25 @@ from hami.domain.cluster import ClusterSnapshot, NamespaceQuota, NodeState, Quot
 from hami.domain.device import Device, DeviceState, DeviceUsage, Health
 from hami.domain.request import ContainerKind, ContainerRequest, DeviceRequest, PodRequest
 from hami.domain.units import CorePercent, MiB, Slots
-from hami.vendors.config import DeviceConfig, IluvatarConfig
+from hami.vendors.config import AscendChip, AscendConfig, DeviceConfig, IluvatarConfig
 from hami.vendors.registry import vendors_of
 from hami.vendors.vendor import Select, Size, Vendor
 
 CHIP = IluvatarConfig(word="MR-V100", count="iluvatar.ai/MR-V100-vgpu", memory="iluvatar.ai/MR-V100.vMem")
-VENDORS = vendors_of(DeviceConfig(iluvatars=(CHIP,)))
+NPUS = AscendConfig(
+    configs=tuple(AscendChip(word=word, count=f"huawei.com/{word}") for word in ("Ascend310P", "Ascend910B4", "Ascend910C"))
+)
+VENDORS = vendors_of(DeviceConfig(iluvatars=(CHIP,), vnpus=NPUS))
 BY_WORD: Mapping[str, Vendor] = {each.word: each for each in VENDORS}
 WORDS = tuple(BY_WORD)
 _PART = 24_576
 """MiB of a quarter of a card whose parts are equal."""
+_LINKED = ("free", "free", "free", "11", "21", "12", "14", "-", "/")
+"""States of such a card: how many parts of how many quarters are given out."""
 
 
 @st.composite
 def devices(draw: st.DrawFn, node: str, word: str, number: int) -> DeviceState:
-    if BY_WORD[word].select is Select.WINGS:
-        return draw(linked(node, word, number))
     neuron = BY_WORD[word].size is Size.NEURON_CORES
     memory = 0 if neuron else draw(st.sampled_from((16_000, 32_000)))
     cores = draw(st.sampled_from((3, 15) if neuron else (16, 100, 104)))
@@ -39,6 +42,8 @@ def devices(draw: st.DrawFn, node: str, word: str, number: int) -> DeviceState:
                 {"AWSNodeType": "trn1.32xlarge"},
                 {"profiles": '{"1g.4gb":"0","3g.12gb":"1"}', "maxSlice": "3"},
                 {"profiles": '{"2g.8gb":"0","4g.15gb":"1"}', "maxSlice": "4"},
+                {"NetworkID": "0"},
+                {"NetworkID": "1", "hami-vnpu-core": "true"},
             )
         )
     )
@@ -60,10 +65,9 @@ def devices(draw: st.DrawFn, node: str, word: str, number: int) -> DeviceState:
     )
 
 
-@st.composite
-def linked(draw: st.DrawFn, node: str, word: str, number: int) -> DeviceState:
-    """Some of four equal parts are given out, or all of it."""
-    taken, part = draw(st.sampled_from(((0, 0), (0, 0), (1, 1), (2, 1), (1, 2), (1, 4), (2, 2))))
+def linked(node: str, word: str, number: int, state: str) -> DeviceState:
+    """One of _LINKED: some of four equal parts given out, or all; `-` unhealthy, `/` cordoned."""
+    taken, part = (int(each) for each in state[:2]) if state[0].isdigit() else (0, 0)
     return DeviceState(
         device=Device(
             uuid=f"{word}-{node}-{number}",
@@ -75,17 +79,24 @@ def linked(draw: st.DrawFn, node: str, word: str, number: int) -> DeviceState:
             index=number,
             numa=number // 4,
         ),
-        health=draw(st.sampled_from((Health.HEALTHY,) * 8 + (Health.UNHEALTHY,))),
-        cordoned=draw(st.sampled_from((False,) * 9 + (True,))),
+        health=Health.UNHEALTHY if state == "-" else Health.HEALTHY,
+        cordoned=state == "/",
         used=DeviceUsage(taken, taken * part * _PART, taken * part * 25),
     )
 
 
 @st.composite
+def cards(draw: st.DrawFn, node: str, word: str) -> list[DeviceState]:
+    if BY_WORD[word].select is Select.WINGS:
+        states = draw(st.lists(st.sampled_from(_LINKED), min_size=1, max_size=9))
+        return [linked(node, word, number, state) for number, state in enumerate(states)]
+    return [draw(devices(node, word, number)) for number in range(draw(st.integers(1, 5)))]
+
+
+@st.composite
 def nodes(draw: st.DrawFn, name: str) -> NodeState:
     words = draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3, unique=True))
-    most = {word: 10 if BY_WORD[word].select is Select.WINGS else 5 for word in words}
-    found = [draw(devices(name, word, number)) for word in words for number in range(draw(st.integers(1, most[word])))]
+    found = [each for word in words for each in draw(cards(name, word))]
     return NodeState(name=name, devices=tuple(found))
 
 
@@ -140,6 +151,7 @@ def requests(draw: st.DrawFn, words: tuple[str, ...]) -> PodRequest:
                 "nvidia.com/numa-bind": st.just("true"),
                 "hami.io/no-use-xpu-uuid": st.just("kunlun-n0-1,XPU-n0-0"),
                 "baidu.com/use-gpuuuid": st.just("kunlun-n0-0,XPU-n0-1,XPU-n0-5"),
+                "huawei.com/vnpu-mode": st.sampled_from(("hami-core", "hard")),
             },
         )
     )

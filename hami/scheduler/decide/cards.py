@@ -107,7 +107,7 @@ class Walk:
 
     `cards`: the vendor's cards on this node, sorted so that the walk starts at the end. `decided`: the pod's containers so
     far, this one last. `memory`, `cores` and `planned` are about the card looked at now. `profile`: what each card is to give,
-    where that was chosen for the whole node.
+    where that was chosen for the whole node. `out_of`: what its counts are told to be a part of, mostly the cards.
     """
 
     def __init__(
@@ -122,6 +122,7 @@ class Walk:
         self.budget = ask.budgets.get(asked.vendor, _NO_BUDGET)
         self.decided = decided
         self.cards = cards
+        self.out_of = len(cards)
         self.taken: list[Pick] = []
         self.earlier: list[Pick] = []
         self.counts: dict[Reason, int] = {}
@@ -136,5 +137,4 @@ class Walk:
 
     @property
     def text(self) -> str:
-        cards = len(self.cards)
-        return ", ".join(sorted(f"{count}/{cards} {reason}" for reason, count in self.counts.items()))
+        return ", ".join(sorted(f"{count}/{self.out_of} {reason}" for reason, count in self.counts.items()))

@@ -208,10 +208,10 @@ _FIXED: Final[Mapping[str, str]] = {
     NodeReason.QUARANTINED.value: "`hami state` shows which event cannot be read; a new registration ends most quarantines",
     Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT.value: "a card has to become empty: the pod wants it for itself",
     Reason.CARD_COMPUTE_UNITS_EXHAUSTED.value: "a pod that took all compute of a card has to leave it",
+    Reason.MODE_NOT_FIT.value: "no card of these nodes is shared in that way or size: ask another, or offer it on a node",
     Reason.NUMA_NOT_FIT.value: (
         "cards that lie together (on one NUMA node, linked, or neighbours) have to become free, or drop the NUMA annotation"
     ),
-    Reason.MODE_NOT_FIT.value: "ask a size that a card of some node can be cut into",
     Reason.CARD_MIG_TOPOLOGY_INFEASIBLE.value: "MIG instances have to leave: no profile that is large enough can be cut now",
 }
 _LINES: Final = {
