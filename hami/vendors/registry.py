@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from hami.vendors import amd, biren, cambricon, hygon, iluvatar, mthreads, neuron, nvidia, vastai
+from hami.vendors import amd, biren, cambricon, hygon, iluvatar, metax, metax_shared, mthreads, neuron, nvidia, vastai
 from hami.vendors.config import DeviceConfig
 from hami.vendors.vendor import Vendor
 
@@ -12,6 +12,7 @@ VENDORS: Final[tuple[Callable[[DeviceConfig], tuple[Vendor, ...]], ...]] = (
     lambda config: (cambricon.vendor(config.cambricon),),
     lambda config: (hygon.vendor(config.hygon),),
     lambda config: (mthreads.vendor(config.mthreads),),
+    lambda config: (metax.vendor(config.metax), metax_shared.vendor(config.metax)),
     lambda config: (neuron.vendor(config.awsneuron),),
     lambda config: (amd.vendor(config.amd),),
     lambda config: (vastai.vendor(config.vastai),),

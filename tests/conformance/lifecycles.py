@@ -19,7 +19,7 @@ from hami.events.catalog.allocation import (
     AllocationShrunk,
 )
 from hami.scheduler.decide.reconcile import Action, PodFacts, reconcile
-from hami.vendors import nvidia, registers
+from hami.vendors import metax, nvidia, registers
 from hami.vendors.requests import containers_of
 from hami.vendors.vendor import Vendor
 from tests.conformance.outcome import PASSED, Outcome, difference, documented, failed, not_covered
@@ -196,17 +196,18 @@ def _other_node(raw: Case, vendor: Vendor, recorded: Case) -> list[str]:
     except InvalidInput as error:
         return [] if "error" in recorded else [difference("devices", error, recorded)]
     ours = [row_of(each) for each in devices]
-    theirs = [_recorded_row(each) for each in recorded.get("devices") or ()]
+    theirs = [recorded_row(each) for each in recorded.get("devices") or ()]
     return [] if ours == theirs else [difference("devices", ours, recorded)]
 
 
 def row_of(device: Device) -> Case:
     row: Case = json.loads(registers.encode_register([device]))[0]
     row.pop("custominfo", None)
-    return row | ({"custominfo": device.attributes} if device.attributes else {})
+    own = {key: value for key, value in device.attributes.items() if key not in {metax.LOSSES, metax.SCORES}}
+    return row | ({"custominfo": own} if own else {})
 
 
-def _recorded_row(raw: Case) -> Case:
+def recorded_row(raw: Case) -> Case:
     row = {key: value for key, value in raw.items() if key != "devicevendor"}
     if "custominfo" in row:
         row["custominfo"] = {

@@ -27,7 +27,7 @@ from hami.vendors.registry import by_word, vendors_of
 from hami.vendors.requests import asks, device_request, pod_request
 from hami.vendors.vendor import Refused, Vendor
 from tests.conformance.filters import read_otherwise_in, requests_as_recorded, same_requests
-from tests.conformance.lifecycles import row_of
+from tests.conformance.lifecycles import recorded_row, row_of
 from tests.conformance.outcome import PASSED, Outcome, difference, documented, failed, not_covered
 from tests.conformance.world import CORDON, Case, config_named, pod_of
 
@@ -105,9 +105,9 @@ def _node(vendor: Vendor, given: Case, expect: Case) -> Outcome:
     if "error" in expect:
         return PASSED if not devices else failed(difference("error", devices, expect))
     ours = [row_of(each) for each in devices]
-    same = len(ours) == len(expect["devices"]) and all(
-        all(mine.get(key, 0) == value for key, value in each.items())
-        for mine, each in zip(ours, expect["devices"], strict=True)
+    theirs = [recorded_row(each) for each in expect["devices"]]
+    same = len(ours) == len(theirs) and all(
+        all(mine.get(key, 0) == value for key, value in each.items()) for mine, each in zip(ours, theirs, strict=True)
     )
     return PASSED if same else failed(difference("devices", ours, expect))
 

@@ -11,7 +11,7 @@ from hami.domain.device import Health
 from hami.domain.reasons import Reason
 from hami.domain.request import ContainerKind
 from hami.domain.units import CorePercent, MiB
-from hami.scheduler.decide import mig
+from hami.scheduler.decide import classes, mig
 from hami.scheduler.decide.cards import Card, Pick, Walk
 from hami.scheduler.decide.quota import vendor_usage
 from hami.vendors.vastai import BOARD, STRATEGY
@@ -72,6 +72,10 @@ def neuron_cores(walk: Walk, card: Card) -> tuple[int, int]:
 
 def health(_walk: Walk, card: Card) -> Reason | None:
     return None if card.state.health is Health.HEALTHY else Reason.CARD_NOT_HEALTHY
+
+
+def unhealthy(_walk: Walk, card: Card) -> Reason | None:
+    return None if card.state.health is Health.HEALTHY else Reason.CARD_UNHEALTHY
 
 
 def cordon(_walk: Walk, card: Card) -> Reason | None:
@@ -199,6 +203,9 @@ CHECKS: Final[Mapping[Check, Checking]] = MappingProxyType(
         Check.COMPUTE_UNITS: units,
         Check.NEURON_CORES: bits,
         Check.BOARD_MUTEX: board_mutex,
+        Check.UNHEALTHY: unhealthy,
+        Check.APP_CLASS: classes.app_class,
+        Check.QOS: classes.same_sharing,
     }
 )
 WORDS: Final[Mapping[Check, Reason]] = MappingProxyType(
@@ -220,6 +227,9 @@ WORDS: Final[Mapping[Check, Reason]] = MappingProxyType(
         Check.COMPUTE_UNITS: Reason.CARD_INSUFFICIENT_CORE,
         Check.NEURON_CORES: Reason.CARD_INSUFFICIENT_CORE,
         Check.BOARD_MUTEX: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Check.UNHEALTHY: Reason.CARD_UNHEALTHY,
+        Check.APP_CLASS: Reason.CARD_APP_CLASS_MISMATCH,
+        Check.QOS: Reason.CARD_QOS_POLICY_MISMATCH,
     }
 )
 """What users read of a card that fails this check."""
@@ -229,5 +239,6 @@ SIZES: Final[Mapping[Size, Sizing]] = MappingProxyType(
         Size.NOTHING: nothing,
         Size.COMPUTE_UNITS: compute_units,
         Size.NEURON_CORES: neuron_cores,
+        Size.CLASSED: classes.classed,
     }
 )

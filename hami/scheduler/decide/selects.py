@@ -11,6 +11,7 @@ from typing import Final
 
 from hami.domain.device import Health
 from hami.domain.reasons import Reason
+from hami.scheduler.decide import classes
 from hami.scheduler.decide.cards import Pick, Walk
 from hami.scheduler.decide.checks import are_dies, try_card
 from hami.vendors.neuron import NODE_TYPE
@@ -134,6 +135,14 @@ def neuron_runs(walk: Walk) -> Sequence[Pick] | None:
     return None
 
 
+def class_and_zones(walk: Walk) -> Sequence[Pick] | None:
+    found, count = every(walk), walk.asked.count
+    if len(found) < count:
+        short(walk)
+        return None
+    return found if len(found) == count else classes.best(walk, found)
+
+
 _ALIGNED: Final = frozenset({4, 8, 16})
 SELECTS: Final[Mapping[Select, Selecting]] = MappingProxyType(
     {
@@ -141,5 +150,6 @@ SELECTS: Final[Mapping[Select, Selecting]] = MappingProxyType(
         Select.TOPOLOGY: topology,
         Select.DIE_GROUPS: die_groups,
         Select.NEURON_RUNS: neuron_runs,
+        Select.CLASS_AND_ZONES: class_and_zones,
     }
 )

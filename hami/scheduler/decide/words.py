@@ -40,4 +40,6 @@ def wishes_in(annotations: Mapping[str, str], vendors: Sequence[Vendor]) -> dict
     for vendor in vendors:
         own = vendor.keys
         keys += [own.use_type, own.nouse_type, own.use_uuid, own.nouse_uuid, own.numa_bind, own.mode]
+        keys += [key for pair in own.more_uuids for key in pair]
+        keys += vendor.pod_keys
     return {key: annotations[key] for key in keys if key in annotations}
