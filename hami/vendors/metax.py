@@ -1,6 +1,6 @@
-"""MetaX GPU, whole cards, counted up from what the node advertises. MetaX's plugin picks the cards; the node announces how well.
+"""MetaX GPU, whole cards, counted up from what the node advertises.
 
-How much is lost, or scored, with the plugin's pick of so many cards stands in two tables on the node.
+MetaX's plugin picks the cards. What is lost, or scored, with its pick of so many cards stands in two tables on the node.
 """
 
 from typing import Final

@@ -153,11 +153,17 @@ def spares(annotations: Mapping[str, str]) -> frozenset[Check]:
 
 
 def note(annotations: Mapping[str, str], cores: int | None) -> str:
-    """`class:policy`. Online pods set no policy, whole cards have none, and what others placed the plugin itself knows."""
+    """`class:policy`. Online pods set no policy, whole cards have none, and what others placed the plugin itself knows.
+
+    Words that admission lets nobody write are left out, however they got there.
+    """
     found = annotations.get(CLASS, "")
-    if cores is None or found == ONLINE:
+    if found not in {ONLINE, OFFLINE}:
+        found = ""
+    policy = "" if cores == _WHOLE else annotations.get(QOS, "")
+    if cores is None or found == ONLINE or policy not in {"", *_POLICIES}:
         return found
-    return f"{found}:{'' if cores == _WHOLE else annotations.get(QOS, '')}"
+    return f"{found}:{policy}"
 
 
 def classes(notes: Sequence[str]) -> tuple[int, int]:

@@ -82,8 +82,8 @@ class Select(StrEnum):
     NEURON_RUNS = "one by policy, several as a run of neighbours"
     CLASS_AND_ZONES = (
         "the first ones in the order of the policy; for an online pod those with the fewest online, then offline pods, those "
-        "with offline pods alone last; for a pod without a class that wants whole cards, the smallest link zone that has enough, "
-        "else zone after zone from the smallest on, cards without a zone last"
+        "with offline pods alone last; for whole cards of a pod without a class the smallest link zone that has enough, else "
+        "zone after zone from the smallest on, cards without a zone last"
     )
 
 
@@ -93,13 +93,13 @@ class Score(StrEnum):
     NONE = "nothing"
     SAME_BOARD = "the largest part of a container's cards that share a board"
     NODE_TABLE = (
-        "2000 less what the node announces for that many cards, losses where nodes are packed and scores where pods are spread; "
+        "2000 less what the node announces for that many cards: losses where nodes are packed, scores where pods are spread; "
         "nothing where it announces none, or with another policy"
     )
     CLASS_AND_ZONES = (
-        "10000 (-10000 where pods are spread) times: for an online pod, -100 for every offline pod on a card that has no other, "
-        "-20 and -2 for every online and offline pod on any other card; for whole cards, where link zones count, ten times what "
-        "is linked among the cards chosen less what links the choice breaks"
+        "10000 (-10000 where pods are spread) times: for an online pod -100 for each offline pod on a card without online "
+        "ones, -20 and -2 for each online and offline pod on another; for whole cards, where link zones count, ten times what "
+        "is linked among the cards chosen less the links that the choice breaks"
     )
 
 

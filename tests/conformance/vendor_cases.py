@@ -20,12 +20,13 @@ from hami.scheduler.decide.cards import Card, Walk
 from hami.scheduler.decide.fit import question
 from hami.scheduler.decide.policies import DEVICE_POLICY, SchedulingPolicy
 from hami.scheduler.decide.reserve import binding_annotations
+from hami.scheduler.decide.vendorscore import added_score
 from hami.scheduler.dryrun import cordoned_uuids
 from hami.vendors.admission import changes_of
 from hami.vendors.registers import listed
 from hami.vendors.registry import by_word, vendors_of
 from hami.vendors.requests import asks, device_request, pod_request
-from hami.vendors.vendor import Refused, Vendor
+from hami.vendors.vendor import Refused, Score, Vendor
 from tests.conformance.filters import read_otherwise_in, requests_as_recorded, same_requests
 from tests.conformance.lifecycles import recorded_row, row_of
 from tests.conformance.outcome import PASSED, Outcome, difference, documented, failed, not_covered
@@ -135,6 +136,7 @@ def state_of(raw: Case, vendor: Vendor, pairs: Case, cordoned: frozenset[str]) -
         cordoned=raw["uuid"] in cordoned,
         used=DeviceUsage(raw.get("used", 0), raw.get("usedmem", 0), raw.get("usedcores", 0)),
         mig_in_use=slices,
+        notes=tuple(each for each in raw.get("pod_classes", ()) if each),
     )
 
 
@@ -190,6 +192,38 @@ def _pick(vendor: Vendor, given: Case, expect: Case) -> Outcome:
     walk = walk_of(vendor, given, asked)
     ours = [pick.card.device.index for pick in walk.rules.select(walk) or ()]
     return PASSED if ours == expect["positions"] else failed(difference("positions", ours, expect["positions"]))
+
+
+def _score(vendor: Vendor, given: Case, expect: Case) -> Outcome:
+    notes = given.get("node_annotations", {})
+    cards = given.get("previous") or [each for shares in given["granted"] for each in shares]
+    node = NodeState(
+        name="n",
+        devices=tuple(state_of({**each, "info": {**each.get("info", {}), **notes}}, vendor, {}, frozenset()) for each in cards),
+    )
+    containers = tuple(
+        ContainerShares(name=f"c{number}", kind=ContainerKind.APP, shares=tuple(_granted(vendor, each) for each in shares))
+        for number, shares in enumerate(given["granted"])
+    )
+    vendor = msgspec.structs.replace(vendor, link_zones=given.get("topology_aware", False))
+    asked = DeviceRequest(vendor=vendor.word, count=1)
+    container = ContainerRequest(name="c", kind=ContainerKind.APP, requests=(asked,))
+    request = PodRequest(uid="u", namespace="", name="p", containers=(container,))
+    policy = SchedulingPolicy(node=given.get("policy", "binpack"))
+    ours = added_score(node, containers, question(request, policy, (vendor,), {}))
+    if vendor.score is Score.CLASS_AND_ZONES:
+        ours /= 10_000  # the test asks for the score before it is made independent of the policy
+    return PASSED if ours == expect["score"] else failed(difference("score", ours, expect["score"]))
+
+
+def _granted(vendor: Vendor, raw: Case) -> DeviceShare:
+    return DeviceShare(
+        vendor=vendor.word,
+        uuid=raw.get("uuid", f"card-{raw.get('idx')}"),
+        memory=MiB(raw.get("mem", 0)),
+        cores=CorePercent(raw.get("core", 0)),
+        index=raw.get("idx", 0),
+    )
 
 
 def _mig_sequence(given: Case, expect: Case) -> Outcome:
@@ -267,4 +301,5 @@ _CHECKS: dict[str, Callable[[Vendor, Case, Case], Outcome]] = {
     "pick": _pick,
     "admit": _admit,
     "annotate": _annotate,
+    "score": _score,
 }

@@ -134,7 +134,9 @@ def allocation_of(pod: Pod, vendors: tuple[Vendor, ...]) -> Allocation | None:
                 share
                 for word, entries in held.items()
                 if i < len(entries)
-                for share in annotations.shares_from(entries[i], word, mig if word == nvidia.WORD else (), i, told.get(word, ""))
+                for share in annotations.shares_from(
+                    entries[i], word, mig if word == nvidia.WORD else (), i, told.get(word, "")
+                )
             ),
         )
         for i, (name, kind) in enumerate(spec)

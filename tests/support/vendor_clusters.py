@@ -16,6 +16,7 @@ CHIP = IluvatarConfig(word="MR-V100", count="iluvatar.ai/MR-V100-vgpu", memory="
 VENDORS = vendors_of(DeviceConfig(iluvatars=(CHIP,)))
 BY_WORD: Mapping[str, Vendor] = {each.word: each for each in VENDORS}
 WORDS = tuple(BY_WORD)
+NOTES = ("online", "offline", "offline:", ":fixed-share", ":best-effort", ":")
 
 
 @st.composite
@@ -33,9 +34,13 @@ def devices(draw: st.DrawFn, node: str, word: str, number: int) -> DeviceState:
                 {"DeviceStrategy": "die", "AIC": "b"},
                 {"AWSNodeType": "inf2.48xlarge"},
                 {"AWSNodeType": "trn1.32xlarge"},
+                {"QosPolicy": "fixed-share", "LinkZone": "1"},
+                {"QosPolicy": "", "LinkZone": "2"},
+                {"metax-tech.com/gpu.topology.losses": '{"1": 3, "2": 1}', "metax-tech.com/gpu.topology.scores": "bad"},
             )
         )
     )
+    told = draw(st.lists(st.sampled_from(NOTES), max_size=taken)) if taken and BY_WORD[word].note is not None else []
     return DeviceState(
         device=Device(
             uuid=f"{word}-{node}-{number}",
@@ -51,6 +56,7 @@ def devices(draw: st.DrawFn, node: str, word: str, number: int) -> DeviceState:
         health=draw(st.sampled_from((Health.HEALTHY,) * 6 + (Health.UNHEALTHY,))),
         cordoned=draw(st.sampled_from((False,) * 8 + (True,))),
         used=DeviceUsage(taken, min(taken, 1) * memory // 2, min(taken, 1) * draw(st.sampled_from((0, 1, 3, cores)))),
+        notes=tuple(told),
     )
 
 
@@ -101,6 +107,9 @@ def requests(draw: st.DrawFn, words: tuple[str, ...]) -> PodRequest:
                 "vastaitech.com/nouse-gpuuuid": st.just("Vastai-n0-0"),
                 "mthreads.ai/use-gpuuuid": st.just("Mthreads-n0-1,Mthreads-n1-0"),
                 "nvidia.com/numa-bind": st.just("true"),
+                "metax-tech.com/sgpu-app-class": st.sampled_from(("online", "offline")),
+                "metax-tech.com/sgpu-qos-policy": st.sampled_from(("fixed-share", "best-effort")),
+                "metax-tech.com/sgpu-topology-aware": st.just("true"),
             },
         )
     )

@@ -32,7 +32,7 @@ NOTHING_HELD: Final = Held()
 
 
 class Holding(msgspec.Struct, frozen=True, gc=False):
-    """What one allocation holds: usage, MIG slices and note by device, memory and cores by vendor. Follows from the allocation."""
+    """What one allocation holds: usage, MIG slices, note by device; memory and cores by vendor. Follows from the allocation."""
 
     usage: dict[str, DeviceUsage]
     sums: dict[str, tuple[int, int]]
