@@ -164,7 +164,7 @@ def _events(bench: Bench) -> list[Row]:
         row("event.apply", median(folds) * 1e3, "us", note="fold of one reservation or release"),
         row("event.planes", (median(both) - median(folds)) * 1e3, "us", limit=30.0, note="its node on the planes"),
         row("planes.all", min(whole), "ms", note="planes of 40,000 registered devices"),
-        row("view.whole", min(_whole_view()), "ms", limit=150.0, note="entries of 40,000 registered devices to state and planes"),
+        row("view.whole", min(_whole_view()), "ms", limit=150.0, note="from the log to state and planes, 40,000 devices"),
     ]
 
 

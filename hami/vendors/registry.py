@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from hami.vendors import amd, biren, cambricon, hygon, iluvatar, metax, metax_shared, mthreads, neuron, nvidia, vastai
+from hami.vendors import amd, ascend, biren, cambricon, hygon, iluvatar, metax, metax_shared, mthreads, neuron, nvidia, vastai
 from hami.vendors.config import DeviceConfig
 from hami.vendors.vendor import Vendor
 
@@ -18,6 +18,7 @@ VENDORS: Final[tuple[Callable[[DeviceConfig], tuple[Vendor, ...]], ...]] = (
     lambda config: (vastai.vendor(config.vastai),),
     lambda config: (biren.vendor(config.biren),),
     lambda config: tuple(iluvatar.vendor(chip) for chip in config.iluvatars),
+    lambda config: ascend.vendors(config.vnpus),
 )
 
 

@@ -45,6 +45,9 @@ class Check(StrEnum):
     UNHEALTHY = "the card is healthy, in this vendor's own word"
     APP_CLASS = "the classes of the pods on it bear the pod's own"
     QOS = "it is idle, wanted whole, or shared by the pod's policy"
+    SPLIT_CORES = "it has the cores, out of 100 where the pod wants a soft split"
+    SPLIT_EXCLUSIVE = "it is idle, where the whole card, or all 100 of a soft split, is asked for"
+    SPLIT_EXHAUSTED = "it has cores left, of all that it has or of 100, where none are asked for"
 
 
 STANDARD: Final = (
@@ -85,6 +88,9 @@ class Select(StrEnum):
         "with offline pods alone last; for whole cards of a pod without a class the smallest link zone that has enough, else "
         "zone after zone from the smallest on, cards without a zone last"
     )
+    SPLIT = "the first ones in the order of the policy, on a node that splits cards as the pod wants"
+    NETWORK_GROUPS = "one by policy, several from as few networks as possible, on a node that splits cards as the pod wants"
+    CARD_PAIRS = "one by policy, several as pairs (0 and 1, 2 and 3, ...), on a node that splits cards as the pod wants"
 
 
 class Score(StrEnum):
@@ -101,6 +107,7 @@ class Score(StrEnum):
         "ones, -20 and -2 for each online and offline pod on another; for whole cards, where link zones count, ten times what "
         "is linked among the cards chosen less the links that the choice breaks"
     )
+    SAME_NETWORK = "ten times the largest part of a container's cards that share a network"
 
 
 class ResourceNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +183,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     allocation names the card's model instead of the vendor word. `link_zones`: they count for a node's score, unless the pod
     says otherwise. `spares`: checks that a pod with these annotations is not put to. `note`: what later pods on a card have to
     know of a share with so many cores of a pod with these annotations; cores None = somebody else placed it.
+    `soft_split`: nodes that do not say whether they can share cards by memory and cores can.
     """
 
     word: str
@@ -200,6 +208,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     score: Score = Score.NONE
     pod_keys: tuple[str, ...] = ()
     quota_at_fit: bool = False
+    soft_split: bool = False
     model_in_annotation: bool = False
     link_zones: bool = False
     identity: bool = False
@@ -216,6 +225,14 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Entries of docs/differences.md that are about this vendor."""
     annotate: "Callable[[Writing, Vendor], Mapping[str, str]] | None" = None
     """Annotations of a placed pod beyond `allocated` and `to_allocate`."""
+
+    @cached_property
+    def wish_keys(self) -> tuple[str, ...]:
+        """The annotations of a pod that a placement on its cards reads."""
+        own = self.keys
+        further = (key for pair in own.more_uuids for key in pair)
+        named = (own.use_type, own.nouse_type, own.use_uuid, own.nouse_uuid, own.numa_bind, own.mode, *further, *self.pod_keys)
+        return tuple(key for key in named if key)
 
     @cached_property
     def plain(self) -> bool:

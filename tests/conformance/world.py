@@ -220,10 +220,8 @@ def quota_used(allocations: Any, vendors: tuple[Vendor, ...]) -> dict[str, dict[
 
 
 _OTHERS = {
-    "huawei.com/": ("Ascend910A", "Ascend910C", "Ascend310P"),
     "kunlunxin.com/": ("kunlun", "XPU"),
     "enflame.com/": ("GCU", "Enflame"),
-    "Ascend": ("Ascend910A", "Ascend910C", "Ascend310P"),
     "kunlun": ("kunlun", "XPU"),
     "XPU": ("kunlun", "XPU"),
     "GCU": ("GCU", "Enflame"),

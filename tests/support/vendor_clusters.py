@@ -8,12 +8,15 @@ from hami.domain.cluster import ClusterSnapshot, NamespaceQuota, NodeState, Quot
 from hami.domain.device import Device, DeviceState, DeviceUsage, Health
 from hami.domain.request import ContainerKind, ContainerRequest, DeviceRequest, PodRequest
 from hami.domain.units import CorePercent, MiB, Slots
-from hami.vendors.config import DeviceConfig, IluvatarConfig
+from hami.vendors.config import AscendChip, AscendConfig, DeviceConfig, IluvatarConfig
 from hami.vendors.registry import vendors_of
 from hami.vendors.vendor import Size, Vendor
 
 CHIP = IluvatarConfig(word="MR-V100", count="iluvatar.ai/MR-V100-vgpu", memory="iluvatar.ai/MR-V100.vMem")
-VENDORS = vendors_of(DeviceConfig(iluvatars=(CHIP,)))
+NPUS = AscendConfig(
+    configs=tuple(AscendChip(word=word, count=f"huawei.com/{word}") for word in ("Ascend310P", "Ascend910B4", "Ascend910C"))
+)
+VENDORS = vendors_of(DeviceConfig(iluvatars=(CHIP,), vnpus=NPUS))
 BY_WORD: Mapping[str, Vendor] = {each.word: each for each in VENDORS}
 WORDS = tuple(BY_WORD)
 NOTES = ("online", "offline", "offline:", ":fixed-share", ":best-effort", ":")
@@ -37,6 +40,8 @@ def devices(draw: st.DrawFn, node: str, word: str, number: int) -> DeviceState:
                 {"QosPolicy": "fixed-share", "LinkZone": "1"},
                 {"QosPolicy": "", "LinkZone": "2"},
                 {"metax-tech.com/gpu.topology.losses": '{"1": 3, "2": 1}', "metax-tech.com/gpu.topology.scores": "bad"},
+                {"NetworkID": "0"},
+                {"NetworkID": "1", "hami-vnpu-core": "true"},
             )
         )
     )
@@ -110,6 +115,7 @@ def requests(draw: st.DrawFn, words: tuple[str, ...]) -> PodRequest:
                 "metax-tech.com/sgpu-app-class": st.sampled_from(("online", "offline")),
                 "metax-tech.com/sgpu-qos-policy": st.sampled_from(("fixed-share", "best-effort")),
                 "metax-tech.com/sgpu-topology-aware": st.just("true"),
+                "huawei.com/vnpu-mode": st.sampled_from(("hami-core", "hard")),
             },
         )
     )

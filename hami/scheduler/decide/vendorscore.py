@@ -9,6 +9,7 @@ from hami.domain.allocation import ContainerShares, DeviceShare
 from hami.domain.cluster import NodeState
 from hami.scheduler.decide import classes
 from hami.scheduler.decide.cards import Question
+from hami.vendors.ascend import NETWORK
 from hami.vendors.metax import LOSSES, in_table
 from hami.vendors.metax import SCORES as SCORES_TABLE
 from hami.vendors.vastai import BOARD, STRATEGY
@@ -54,6 +55,19 @@ def node_table(node: NodeState, granted: Granted, ask: Question, vendor: Vendor)
     return 0.0 if text is None else float(_TABLE_TOP - in_table(text, sum(map(len, granted))))
 
 
+def same_network(node: NodeState, granted: Granted, _ask: Question, _vendor: Vendor) -> float:
+    """Of each container's cards the largest part on one network, times ten; nothing where a card names none."""
+    known = {each.device.uuid: each.device.attributes for each in node.devices}
+    total = 0.0
+    for shares in granted:
+        networks = Counter(known[share.uuid].get(NETWORK) for share in shares)
+        if None in networks:
+            return 0.0
+        if shares:
+            total += max(networks.values()) / len(shares) * 10
+    return total
+
+
 _TABLES: Final = {"binpack": LOSSES, "spread": SCORES_TABLE}
 _TABLE_TOP: Final = 2000
 SCORES: Final[Mapping[Score, Scoring]] = MappingProxyType(
@@ -61,5 +75,6 @@ SCORES: Final[Mapping[Score, Scoring]] = MappingProxyType(
         Score.SAME_BOARD: same_board,
         Score.NODE_TABLE: node_table,
         Score.CLASS_AND_ZONES: classes.score,
+        Score.SAME_NETWORK: same_network,
     }
 )
