@@ -1,7 +1,7 @@
 """MetaX sGPU: cards shared by memory and cores, under a policy (QoS) that all shares of a card have in common.
 
-Pods can have a class. Online ones take memory only and no cores; offline ones may lie beside other offline ones, and an online
-one may join them. Neither lies beside pods without a class alone.
+Pods can have a class. Online ones hold memory and no cores, and fit where a pod of a class runs; offline ones fit beside
+offline ones alone. Neither comes to a card on which only pods without a class run, and no such pod comes to theirs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -90,7 +90,7 @@ def vendor(config: MetaxConfig) -> Vendor:
         admit=admit,
         discover=discover,
         annotate=annotate,
-        differs=("B7",),
+        differs=("B7", "tie", "qos"),
     )
 
 
