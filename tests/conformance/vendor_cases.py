@@ -65,7 +65,7 @@ def _configured(vendor: Vendor, config: Case) -> Vendor:
         vendor,
         resources=names,
         memory_factor=config.get("memoryFactor") or vendor.memory_factor,
-        default_memory=MiB(config.get("defaultMemory") or 0),
+        default_memory=MiB(config.get("defaultMemory") or vendor.default_memory),
     )
 
 
@@ -266,6 +266,18 @@ def _admit(vendor: Vendor, given: Case, expect: Case) -> Outcome:
     return failed(*found) if found else PASSED
 
 
+def _announced(given: Case, vendor: Vendor) -> NodeState:
+    """The node as far as its chosen cards tell: what a card can be cut into, where they say of which part they give it."""
+    states = []
+    for device in (each for devices in given["devices"] for each in devices):
+        info = dict(device.get("info", {}))
+        if "drsSlice" in info:
+            info["profiles"] = {info["profileName"]: info["profileID"]}
+            info["maxSlice"] = info["drsSlice"] * 100 // device["core"]
+        states.append(state_of({**device, "info": info}, vendor, {}, frozenset()))
+    return NodeState(name="", devices=tuple(states))
+
+
 def _annotate(vendor: Vendor, given: Case, expect: Case) -> Outcome:
     names = given.get("containers") or [f"c{number}" for number in range(len(given["devices"]))]
     containers = tuple(
@@ -289,7 +301,7 @@ def _annotate(vendor: Vendor, given: Case, expect: Case) -> Outcome:
     spec = {"containers": [{"name": name, "resources": {"limits": given.get("limits")}} for name in names]}
     request = pod_request(pod_of({"metadata": {"annotations": given.get("annotations")}, "spec": spec}), (vendor,))
     ours = binding_annotations(
-        containers, (vendor,), reservation_id="r", node=NodeState(name=""), now_s=1_700_000_000, request=request
+        containers, (vendor,), reservation_id="r", node=_announced(given, vendor), now_s=1_700_000_000, request=request
     )
     found = [
         difference(key, ours.get(key), value)

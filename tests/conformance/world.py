@@ -217,24 +217,3 @@ def quota_used(allocations: Any, vendors: tuple[Vendor, ...]) -> dict[str, dict[
             before = mine.get(vendor.word, (0, 0))
             mine[vendor.word] = (before[0] + memory, before[1] + cores)
     return totals
-
-
-_OTHERS = {
-    "kunlunxin.com/": ("kunlun", "XPU"),
-    "enflame.com/": ("GCU", "Enflame"),
-    "kunlun": ("kunlun", "XPU"),
-    "XPU": ("kunlun", "XPU"),
-    "GCU": ("GCU", "Enflame"),
-    "Enflame": ("GCU", "Enflame"),
-}
-"""What the recordings know besides, by names that give it away, and by which words hami would know it."""
-
-
-def not_served(case: Case) -> str:
-    """A vendor in this case that hami does not serve (yet); empty where it serves all of them."""
-    given = case["input"]
-    if "config" not in given:
-        return ""
-    words = {each.word for each in vendors_for(case)}
-    text = json.dumps([given.get("nodes"), (given.get("pod") or {}).get("spec"), given.get("vendors")])
-    return next((name for name, needed in _OTHERS.items() if name in text and not words.issuperset(needed)), "")

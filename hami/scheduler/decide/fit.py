@@ -108,7 +108,7 @@ def _fit_container(
             return Misfit(walk.text)
         for pick in picks:
             share = _share_of(pick, asked, walk.vendor, ask.request.annotations)
-            pick.card.give(share)
+            pick.card.give(share, pick.slots)
             shares = (*shares, share)
     return shares
 
