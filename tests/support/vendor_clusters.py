@@ -100,15 +100,15 @@ def cards(draw: st.DrawFn, node: str, word: str) -> list[DeviceState]:
 
 
 @st.composite
-def nodes(draw: st.DrawFn, name: str) -> NodeState:
-    words = draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3, unique=True))
+def nodes(draw: st.DrawFn, name: str, of: tuple[str, ...] = WORDS) -> NodeState:
+    words = draw(st.lists(st.sampled_from(of), min_size=1, max_size=3, unique=True))
     found = [each for word in words for each in draw(cards(name, word))]
     return NodeState(name=name, devices=tuple(found))
 
 
 @st.composite
-def snapshots(draw: st.DrawFn) -> ClusterSnapshot:
-    found = {name: draw(nodes(name)) for name in (f"n{number}" for number in range(draw(st.integers(1, 5))))}
+def snapshots(draw: st.DrawFn, of: tuple[str, ...] = WORDS) -> ClusterSnapshot:
+    found = {name: draw(nodes(name, of)) for name in (f"n{number}" for number in range(draw(st.integers(1, 5))))}
     limit = QuotaLimit("cambricon.com/mlu.smlu.vmemory", draw(st.sampled_from((0, 10, 100))))
     quota = {"team": NamespaceQuota((limit,))} if draw(st.booleans()) else {}
     return ClusterSnapshot(nodes=found, quotas=quota)
