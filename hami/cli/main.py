@@ -30,7 +30,7 @@ VERBS: Final[dict[str, Entry]] = {
     "dlq": Entry("hami.cli.dlq", "List what the ingester or a sink would not take; try again."),
     "demo": Entry("hami.cli.demo", "Run the whole system on this machine and check what it promises."),
     "sim": Entry("hami.cli.sim", "Run parts of a simulated Kubernetes."),
-    "vendors": Entry("hami.cli.vendors", "Show the vendors that are served: resources, units, annotations, rules."),
+    "vendors": Entry("hami.cli.vendors", "Show each vendor's resources, annotations and rules."),
     "config": Entry("hami.cli.config", "Show settings and where each value came from."),
     "completion": Entry("hami.cli.completion", "Print shell completion for bash, zsh or fish."),
     "version": Entry("hami.cli.version", "Show versions."),
