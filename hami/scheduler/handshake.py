@@ -61,7 +61,8 @@ class Handshake:
             await anyio.sleep(min(_LOOK_EVERY_S, every) if every else _LOOK_EVERY_S)
 
     async def ask_all(self, why: str) -> None:
-        nodes = [node.name for node in self._core.view.snapshot().nodes.values() if node.liveness is Liveness.LIVE]
+        known = self._core.view.snapshot().nodes.values()
+        nodes = [node.name for node in known if node.liveness is Liveness.LIVE and node.has_agent]
         for start in range(0, len(nodes), _BATCH):
             await self._core.loop_writer.append([self._question(name, why) for name in nodes[start : start + _BATCH]])
 
