@@ -5,7 +5,7 @@ the next container's devices out of to-allocate, say success once nothing is lef
 each of these; its successor begins anew.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -86,10 +86,10 @@ class AnnotationPlugin:
         self._beats += 1
         return f"Reported_{self._clock}.{self._beats}"
 
-    async def advertise(self, **amounts: str) -> None:
-        """What its kubelet makes of its ListAndWatch: resource names with `__` for `/`."""
-        status = {name.replace("__", "/"): amount for name, amount in amounts.items()}
-        await self._api.patch_node(self.node, {"status": {"capacity": status, "allocatable": status}}, subresource="status")
+    async def advertise(self, amounts: Mapping[str, str]) -> None:
+        """What its kubelet makes of its ListAndWatch."""
+        status = {"capacity": dict(amounts), "allocatable": dict(amounts)}
+        await self._api.patch_node(self.node, {"status": status}, subresource="status")
 
     async def asked(self) -> bool:
         """Whether the scheduler's question stands on the node."""
@@ -116,6 +116,10 @@ class AnnotationPlugin:
         await self._say(pod, "failed")
         self._dies(Step.SAID)
         await self._release(pod)
+
+    async def release_lock(self) -> None:
+        """As a plugin does that knows nothing of bind-phase: it only takes its lock away."""
+        await self._api.patch_node(self.node, {"metadata": {"annotations": {self.vendor.keys.lock: None}}})
 
     def _dies(self, step: Step) -> None:
         if self.kill_after is step:
