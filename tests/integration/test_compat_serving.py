@@ -1,0 +1,323 @@
+"""Pods that third-party device plugins serve by HAMi's annotations and lock, and plugins that die at it."""
+
+import anyio
+import pytest
+
+from hami.events.catalog.allocation import AllocationBound, AllocationFailed, AllocationPrepared, AllocationReleased
+from hami.events.lease import Held
+from hami.kube.kinds import NODES
+from hami.scheduler import texts
+from hami.scheduler.decide import door
+from hami.sim.annotation_plugin import AnnotationPlugin, Killed, Step
+from hami.vendors import identity
+from tests.support.builders import a_device
+from tests.support.objects import node as node_object
+from tests.support.plugins_by_annotation import (
+    HALF,
+    MUTEX,
+    a_plugin,
+    bound,
+    dcu,
+    kubelet_says,
+    notes,
+    on_its_node,
+    registered,
+    unlocked,
+    vendor,
+)
+from tests.support.scheduler import World
+from tests.support.waiting import wait_until
+
+
+async def test_while_one_pod_waits_for_its_plugin_the_next_bind_on_that_node_is_refused(world: World) -> None:
+    plugin = await a_plugin(world)
+    async with world.scheduler(bind_wait_s=0.2) as caller:
+        await plugin.register()
+        await registered(world, caller)
+        await bound(world, caller, "p1")
+        second = await world.add_pod("p2", limits=HALF)
+        assert (await caller.filter(second, ["n1"]))["NodeNames"] == ["n1"]
+        assert await caller.bind(second, "n1") == texts.LOCK_BUSY
+        await plugin.allocate()
+        await world.seen(AllocationPrepared)
+
+        async def binds() -> bool:
+            return await caller.bind(second, "n1") == ""
+
+        await wait_until(binds, "the second pod's turn")
+        assert await plugin.allocate() == ["DCU-0"]
+        await world.seen(AllocationPrepared, 2)
+
+
+@pytest.mark.parametrize("step", list(Step))
+async def test_a_plugin_that_dies_in_allocate_leaves_nothing_behind(world: World, step: Step) -> None:
+    """The kubelet's call fails with it, so the kubelet fails the pod; that frees the devices and the lock."""
+    plugin = await a_plugin(world)
+    async with world.scheduler() as caller:
+        await plugin.register()
+        await registered(world, caller)
+        await bound(world, caller, "p1")
+        plugin.kill_after = step
+        with pytest.raises(Killed):
+            await plugin.allocate()
+        assert MUTEX in notes(world, "n1")
+        await kubelet_says(world, "p1", "Failed")
+        await world.seen(AllocationReleased)
+        await unlocked(world)
+        await plugin.register()
+        await bound(world, caller, "p2")
+        assert await plugin.allocate()
+        await world.seen(AllocationPrepared)
+    assert len(await world.events(AllocationReleased)) == 1
+
+
+async def test_a_plugin_that_answers_and_dies_before_the_release_is_not_waited_for(world: World) -> None:
+    plugin = await a_plugin(world)
+    async with world.scheduler() as caller:
+        await plugin.register()
+        await registered(world, caller)
+        await bound(world, caller, "p1")
+        plugin.kill_after = Step.SAID
+        with pytest.raises(Killed):
+            await plugin.allocate()
+        await kubelet_says(world, "p1", "Running")
+        await world.seen(AllocationPrepared)
+        await unlocked(world)
+
+
+async def test_the_pods_own_word_does_not_free_the_lock(world: World) -> None:
+    """Whoever may write a pod may write its bind-phase: the next pod must not be bound on that."""
+    plugin = await a_plugin(world)
+    async with world.scheduler(bind_wait_s=0.2) as caller:
+        await plugin.register()
+        await registered(world, caller)
+        await bound(world, caller, "p1")
+        forged = {identity.BIND_PHASE: "success", "hami.io/dcu-devices-to-allocate": ";"}
+        await world.kube.patch_pod("default", "p1", {"metadata": {"annotations": forged}})
+        second = await world.add_pod("p2", limits=HALF)
+        assert (await caller.filter(second, ["n1"]))["NodeNames"] == ["n1"]
+        assert await caller.bind(second, "n1") == texts.LOCK_BUSY
+        assert notes(world, "n1")[MUTEX].endswith(",default,p1")
+        assert not await world.events(AllocationPrepared)
+
+
+async def test_a_plugin_that_refuses_fails_the_allocation(world: World) -> None:
+    plugin = await a_plugin(world, "n1", dcu(0))
+    async with world.scheduler() as caller:
+        await plugin.register()
+        await registered(world, caller)
+        await bound(world, caller, "p1")
+        await plugin.refuse()
+        [failed] = await world.seen(AllocationFailed)
+        assert failed.reason == door.PLUGIN_FAILED
+        await world.settled(caller)
+        await bound(world, caller, "p2")
+        await plugin.allocate()
+        await world.seen(AllocationPrepared)
+    assert len(await world.events(AllocationFailed)) == 1
+    assert len(await world.events(AllocationBound)) == 2
+
+
+async def test_a_pod_that_is_never_served_fails_and_the_lock_is_freed(world: World) -> None:
+    plugin = await a_plugin(world)
+    async with world.scheduler(id="a", reservation_ttl_s=4.0, compat_serve_s=0.1) as caller:
+        await plugin.register()
+        await registered(world, caller)
+        await bound(world, caller, "p1")
+        [failed] = await world.seen(AllocationFailed)
+        assert failed.reason == door.TOO_LATE
+        await unlocked(world)
+        assert notes(world, "p1", "pods")[identity.BIND_PHASE] == "failed"
+    async with world.scheduler(id="b") as caller:
+        await bound(world, caller, "p2")
+        assert await plugin.allocate()
+        await world.seen(AllocationPrepared)
+    assert len(await world.events(AllocationFailed)) == 1
+
+
+async def test_a_pod_deleted_before_it_was_served_frees_the_lock(world: World) -> None:
+    plugin = await a_plugin(world)
+    async with world.scheduler() as caller:
+        await plugin.register()
+        await registered(world, caller)
+        await bound(world, caller, "p1")
+        await world.kube.delete_pod("default", "p1", grace=0)
+        await world.seen(AllocationReleased)
+        await unlocked(world)
+
+
+async def test_another_scheduler_carries_on_where_one_died(world: World) -> None:
+    """The binder's lock in the store runs out; the log and the node's annotation still say who is waiting."""
+    plugin = await a_plugin(world)
+    async with world.scheduler(id="a") as a:
+        await plugin.register()
+        await registered(world, a)
+        await bound(world, a, "p1")
+    await world.store.locks.evict("n1", world.pod_of("p1")["metadata"]["uid"])
+    async with world.scheduler(id="b") as b:
+        second = await world.add_pod("p2", limits=HALF)
+        assert (await b.filter(second, ["n1"]))["NodeNames"] == ["n1"]
+        assert await b.bind(second, "n1") == texts.NODE_LOCKED
+        await plugin.allocate()
+        await world.seen(AllocationPrepared)
+        await world.settled(b)
+        assert await b.bind(second, "n1") == ""
+        assert await plugin.allocate()
+        await world.seen(AllocationPrepared, 2)
+
+
+async def test_a_release_that_nobody_saw_is_found_at_start(world: World) -> None:
+    plugin = await a_plugin(world)
+    async with world.scheduler(id="a") as caller:
+        await plugin.register()
+        await registered(world, caller)
+        await bound(world, caller, "p1")
+    await plugin.allocate()
+    async with world.scheduler(id="b"):
+        [prepared] = await world.seen(AllocationPrepared)
+        assert prepared.owner_uid == world.pod_of("p1")["metadata"]["uid"]
+
+
+async def test_a_lock_left_by_a_dead_binder_is_taken_away(world: World) -> None:
+    plugin = await a_plugin(world)
+    async with world.scheduler(id="a") as caller:
+        await plugin.register()
+        await registered(world, caller)
+        await bound(world, caller, "p1")
+    async with world.scheduler(id="b"):
+        await kubelet_says(world, "p1", "Running")
+        await world.seen(AllocationPrepared)
+        await unlocked(world)
+
+
+async def test_a_strangers_lock_is_respected_until_its_pod_is_gone(world: World) -> None:
+    """HAMi's own scheduler may still run beside ours."""
+    plugin = await a_plugin(world)
+    await world.add_pod("foreign", limits={"cpu": "1"})
+    async with world.scheduler() as caller:
+        await plugin.register()
+        await registered(world, caller)
+        text = "2001-01-01T00:00:00Z,default,foreign"
+        await world.kube.patch_node("n1", {"metadata": {"annotations": {MUTEX: text}}})
+        pod = await world.add_pod("p1", limits=HALF)
+        assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
+        assert await caller.bind(pod, "n1") == texts.NODE_LOCKED
+        assert notes(world, "n1")[MUTEX] == text
+        await world.kube.delete_pod("default", "foreign", grace=0)
+        assert await caller.bind(pod, "n1") == ""
+        assert notes(world, "n1")[MUTEX].endswith(",default,p1")
+        assert not isinstance(await world.store.locks.acquire("n1", "other", ttl_ms=1000), Held)
+
+
+async def test_a_binding_that_the_api_refuses_takes_the_lock_annotation_back(world: World) -> None:
+    plugin = await a_plugin(world)
+    async with world.scheduler() as caller:
+        await plugin.register()
+        await registered(world, caller)
+        pod = await world.add_pod("p1", limits=HALF)
+        assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
+        await world.kube.delete_pod("default", "p1", grace=0)
+        await world.add_pod("p1", limits=HALF)
+        assert await caller.bind(pod, "n1") != ""
+        await unlocked(world)
+
+
+async def test_many_pods_on_one_node_one_after_the_other(world: World) -> None:
+    """Plugin and schedulers in step; nothing is left over, nothing happens twice."""
+    plugin = await a_plugin(world, "n1", *[dcu(number) for number in range(8)])
+    number = 20
+    async with world.scheduler(id="a", bind_wait_s=5.0) as a, world.scheduler(id="b", bind_wait_s=5.0) as b:
+        await plugin.register()
+        await registered(world, a)
+        await world.settled(b)
+        pods = [await world.add_pod(f"p{at}", limits=HALF) for at in range(number)]
+        for at, pod in enumerate(pods):
+            assert (await (a, b)[at % 2].filter(pod, ["n1"]))["NodeNames"] == ["n1"]
+
+        async def bind(at: int) -> None:
+            async def binds() -> bool:
+                return await (a, b)[at % 2].bind(pods[at], "n1") == ""
+
+            await wait_until(binds, f"p{at} to be bound", timeout=30)
+
+        async def serve() -> None:
+            for _ in range(number):
+                await wait_until(lambda: MUTEX in notes(world, "n1"), "a lock")
+                name = notes(world, "n1")[MUTEX].split(",")[2]
+                await on_its_node(world, name)
+                await plugin.allocate()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(serve)
+            for at in range(number):
+                tasks.start_soon(bind, at)
+        await world.seen(AllocationPrepared, number)
+        await unlocked(world)
+    assert len(await world.events(AllocationPrepared)) == number
+    assert len(await world.events(AllocationBound)) == number
+
+
+async def test_capacity_is_an_announcement_too_and_its_lock_names_nobody(world: World) -> None:
+    """Cambricon: cards counted up from what the kubelet advertises; its plugin knows no bind-phase, only its lock."""
+    await world.kube.create(NODES, node_object("n1"))
+    plugin = AnnotationPlugin(world.kube, "n1", vendor("MLU"))
+    lock = "cambricon.com/dsmlu.lock"
+    amounts = {"cambricon.com/mlu.smlu.vcore": "200", "cambricon.com/mlu.smlu.vmemory": "96", "cambricon.com/vmlu": "20"}
+    async with world.scheduler() as caller:
+        await plugin.advertise(amounts)
+        [event] = await registered(world, caller)
+        assert [each.uuid for each in event.devices] == ["n1-cambricon-mlu-0", "n1-cambricon-mlu-1"]
+        wants = {"cambricon.com/vmlu": "1", "cambricon.com/mlu.smlu.vmemory": "4", "cambricon.com/mlu.smlu.vcore": "10"}
+        await bound(world, caller, "p1", wants)
+        assert "," not in notes(world, "n1")[lock]
+        assert notes(world, "p1", "pods")["CAMBRICON_DSMLU_PROFILE"] == "1_10_4"
+        await plugin.release_lock()
+        await world.seen(AllocationPrepared)
+        await bound(world, caller, "p2", wants)
+        await kubelet_says(world, "p2", "Running")
+        await world.seen(AllocationPrepared, 2)
+        await unlocked(world, key=lock)
+        await plugin.advertise({**amounts, "cambricon.com/mlu.smlu.vcore": "0", "cambricon.com/vmlu": "0"})
+        second = (await registered(world, caller, 2))[1]
+        assert second.devices == ()
+
+
+async def test_a_vendor_without_a_lock_is_served_when_the_kubelet_says_so(world: World) -> None:
+    await world.kube.create(NODES, node_object("n1"))
+    plugin = AnnotationPlugin(world.kube, "n1", vendor("Mthreads"))
+    async with world.scheduler() as caller:
+        await plugin.advertise({"mthreads.com/vgpu": "20", "mthreads.com/sgpu-core": "32", "mthreads.com/sgpu-memory": "192"})
+        await registered(world, caller)
+        for name in ("p1", "p2"):
+            await bound(
+                world, caller, name, {"mthreads.com/vgpu": "1", "mthreads.com/sgpu-memory": "8", "mthreads.com/sgpu-core": "2"}
+            )
+        await kubelet_says(world, "p2", "Running")
+        [prepared] = await world.seen(AllocationPrepared)
+        assert prepared.owner_uid == world.pod_of("p2")["metadata"]["uid"]
+
+
+LOCKING = {
+    "NVIDIA": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"},
+    "AMD": {"amd.com/gpu": "1", "amd.com/gpumem": "1000", "amd.com/gpucores": "10"},
+    "Biren": {"birentech.com/gpu": "1"},
+    "Vastai": {"vastaitech.com/va": "1"},
+}
+
+
+@pytest.mark.parametrize("word", list(LOCKING))
+async def test_every_vendor_that_locks_is_served(world: World, word: str) -> None:
+    page = vendor(word)
+    count = page.resources.count
+    amount = {"capacity": {count: "4"}, "allocatable": {count: "4"}}
+    await world.kube.create(NODES, node_object("n1", **amount))
+    plugin = AnnotationPlugin(world.kube, "n1", page, [a_device(f"{word}-0", vendor=word, model=word)])
+    async with world.scheduler() as caller:
+        await plugin.register()
+        [event] = await registered(world, caller)
+        assert [each.vendor for each in event.devices] == [word]
+        await bound(world, caller, "p1", LOCKING[word])
+        assert await plugin.allocate() == [f"{word}-0"]
+        await world.seen(AllocationPrepared)
+        if page.keys.handshake:
+            await wait_until(plugin.asked, "the scheduler's answer to the handshake")
