@@ -111,7 +111,10 @@ def differences(node: NodeState, report: HandshakeReported) -> tuple[bool, tuple
 
     A report without a vendor is an older agent's: it says nothing of health.
     """
-    own = [each for each in node.devices if report.vendor in {"", each.device.vendor}]
+    words = (
+        {report.vendor} if report.vendor else {each.device.vendor for each in node.devices} - {f.vendor for f in node.foreign}
+    )
+    own = [each for each in node.devices if each.device.vendor in words]
     said = report.health if report.vendor else {each.device.uuid: each.health for each in own}
     devices = tuple(each.device.uuid for each in own if each.health is not said.get(each.device.uuid, Health.HEALTHY))
     return device_set_digest(each.device for each in own) != report.digest, devices

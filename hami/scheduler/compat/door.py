@@ -92,7 +92,10 @@ class Door:
                 await self._woken.wait()
             await anyio.sleep(_GATHER_S)
             self._woken = anyio.Event()
-            if self._nodes and await self._is_mine():
+            if not self._nodes:
+                continue
+            await self._locks.tidy()
+            if await self._is_mine():
                 await self.once()
 
     async def _is_mine(self) -> bool:
@@ -119,11 +122,21 @@ class Door:
         seen = self._nodes.get(name)
         if seen is None:
             return
+        if await self._agent_is_coming(seen):
+            self._changed[name] = None
+            return
         for word in seen.vendors:
             # A registration may bring a device whose health the log has differently: that is the second step.
             for _ in range(2):
                 if await self._core.decide("compat", partial(self._registration, seen=seen, word=word)) is None:
                     break
+
+    async def _agent_is_coming(self, seen: NodeSeen) -> bool:
+        """An agent of hami is on the node and has not said yet what it registers: some of what is announced may be its own."""
+        node = self._core.view.snapshot().nodes.get(seen.name)
+        if node is not None and node.own and node.uid in {"", seen.uid}:
+            return False
+        return (await self._core.store.leases.alive((seen.name,)))[seen.name] is not None
 
     def _registration(self, snapshot: ClusterSnapshot, *, seen: NodeSeen, word: str) -> Decision | None:
         node = snapshot.nodes.get(seen.name)

@@ -141,6 +141,14 @@ class NodeLocks:
         with anyio.move_on_after(2.0, shield=True):
             await self._free(self._ours.pop(reservation, ()))
 
+    async def tidy(self) -> None:
+        """Take away what this process wrote for reservations that are no longer waiting, whatever became of their binds."""
+        allocations = self._core.view.snapshot().allocations
+        for reservation in list(self._ours):
+            held = allocations.get(reservation)
+            if held is None or held.phase not in {Phase.RESERVED, Phase.BOUND}:
+                await self.free(reservation)
+
     async def _free(self, locks: Iterable[Mirrored]) -> None:
         for each in locks:
             try:

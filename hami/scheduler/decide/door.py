@@ -28,7 +28,7 @@ from hami.events.catalog.journal import InputRejected
 from hami.events.catalog.node import NodeRegistered
 from hami.events.catalog.union import Event
 from hami.scheduler.decide.reconcile import PodFacts
-from hami.vendors.announced import Unread, announced, announces
+from hami.vendors.announced import Announced, Unread, announced, announces
 from hami.vendors.quantities import as_integer
 from hami.vendors.vendor import Vendor
 
@@ -57,6 +57,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     allocatable: int = 0
     capacity: int = 0
     announced: bool = True
+    unreadable: bool = False
+    """Nothing of its announcement could be read."""
 
 
 class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +91,8 @@ def look_at(node: Node, vendors: Sequence[Vendor], known: NodeState | None) -> N
 
 
 def _seen(node: Node, vendor: Vendor, *, said: bool) -> Seen:
-    what = announced(node, vendor)
+    whole = announced(node, vendor)
+    what = _without_mig(whole, vendor)
     handshake = node.metadata.notes.get(vendor.keys.handshake) if vendor.keys.handshake else None
     complaint = _complaint(vendor.keys.handshake, handshake)
     count, status = vendor.resources.count, node.status
@@ -100,7 +103,18 @@ def _seen(node: Node, vendor: Vendor, *, said: bool) -> Seen:
         allocatable=_amount(status.allocatable if status is not None else None, count),
         capacity=_amount(status.capacity if status is not None else None, count),
         announced=said,
+        unreadable=bool(whole.unread) and not whole.devices,
     )
+
+
+def _without_mig(what: Announced, vendor: Vendor) -> Announced:
+    """A MIG instance is made before its pod is bound, and its name given to the container: no such plugin can do that."""
+    mig = [each for each in what.devices if each.mode == "mig"] if vendor.identity else []
+    if not mig:
+        return what
+    why = "is in MIG mode: that needs hami's own agent on the node"
+    unread = tuple(Unread(vendor.keys.register, each.uuid, why) for each in mig)
+    return Announced(tuple(each for each in what.devices if each not in mig), (*what.unread, *unread))
 
 
 def _amount(amounts: Mapping[str, Quantity] | None, resource: str) -> int:
@@ -146,7 +160,7 @@ def registration(node: NodeState | None, seen: NodeSeen, word: str, *, silent: b
     if silent is None:
         silent = is_silent(node, word)
     devices = what.devices
-    if what.announced and what.unread and not devices:
+    if what.unreadable:
         # An announcement that cannot be read takes nothing back.
         devices = tuple(each.device for each in now.values())
     wanted = {each.uuid: replace(each, health=_health(each, silent=silent)) for each in devices}
