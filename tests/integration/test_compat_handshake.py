@@ -28,8 +28,8 @@ AWAKE = {**QUICK, "compat_silence_s": 600.0}
 
 
 async def fits(world: World, caller: Caller, name: str = "p1") -> bool:
-    pods = [each for each in world.sim.objects("pods") if each["metadata"]["name"] == name]
-    pod = pods[0] if pods else await world.add_pod(name, limits=HALF)
+    there = await world.kube.get_pod("default", name) is not None
+    pod = await world.pod_of(name) if there else await world.add_pod(name, limits=HALF)
     return bool((await caller.filter(pod, ["n1"]))["NodeNames"])
 
 
@@ -40,19 +40,20 @@ async def fits_soon(world: World, caller: Caller) -> None:
     await wait_until(there, "the pod to fit")
 
 
+@pytest.mark.simulated
 async def test_each_report_is_answered_once(world: World) -> None:
     plugin = await a_plugin(world)
     async with world.scheduler(id="a", **AWAKE), world.scheduler(id="b", **AWAKE):
         await plugin.register()
         await wait_until(plugin.asked, "the first answer")
-        asked = notes(world, "n1")[HANDSHAKE]
+        asked = (await notes(world, "n1"))[HANDSHAKE]
         before = world.sim.revision
         for _ in range(3):
             await plugin.report()
             await wait_until(plugin.asked, "the next answer")
         # Each time one write of the plugin, and one of ours.
         assert world.sim.revision == before + 6
-        assert notes(world, "n1")[HANDSHAKE].startswith("Requesting_20")
+        assert (await notes(world, "n1"))[HANDSHAKE].startswith("Requesting_20")
         assert asked.startswith("Requesting_20")
 
 
@@ -80,10 +81,10 @@ async def test_silence_stops_placement_and_the_next_report_brings_it_back(world:
             (f"DCU-{number}", Health.HEALTHY, Health.UNKNOWN, door.SILENT) for number in range(2)
         }
         await world.settled(caller)
-        version = world.versions("nodes")["n1"]
+        version = (await world.versions(NODES))["n1"]
         assert not await fits(world, caller)
         # A silent plugin is not asked again and again.
-        assert world.versions("nodes")["n1"] == version
+        assert (await world.versions(NODES))["n1"] == version
     async with world.scheduler(id="b", **AWAKE) as caller:
         await plugin.report()
         [back] = await world.seen(HandshakeReported)
@@ -176,7 +177,7 @@ async def test_hs_03_a_time_that_is_none_is_named_and_keeps_nobody_alive(world: 
         await world.seen(HandshakeExpired)
         await world.settled(caller)
         assert not await fits(world, caller)
-        assert notes(world, "n1")[HANDSHAKE] == bad
+        assert (await notes(world, "n1"))[HANDSHAKE] == bad
     async with world.scheduler(id="b", **AWAKE) as caller:
         await plugin.report()
         await fits_soon(world, caller)

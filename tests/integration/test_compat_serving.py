@@ -1,15 +1,21 @@
 """Pods that third-party device plugins serve by HAMi's annotations and lock, and plugins that die at it."""
 
+from pathlib import Path
+
 import anyio
 import pytest
 
 from hami.events.catalog.allocation import AllocationBound, AllocationFailed, AllocationPrepared, AllocationReleased
+from hami.events.catalog.node import NodeRegistered
 from hami.events.lease import Held
-from hami.kube.kinds import NODES
+from hami.kube.kinds import NODES, PODS
 from hami.scheduler import texts
 from hami.scheduler.decide import door
+from hami.scheduler.deviceconfig import read_device_config
 from hami.sim.annotation_plugin import AnnotationPlugin, Killed, Step
 from hami.vendors import identity
+from hami.vendors.registers import listed_by_colon
+from hami.vendors.registry import by_word, vendors_of
 from tests.support.builders import a_device
 from tests.support.objects import node as node_object
 from tests.support.plugins_by_annotation import (
@@ -19,6 +25,7 @@ from tests.support.plugins_by_annotation import (
     bound,
     dcu,
     kubelet_says,
+    locked,
     notes,
     on_its_node,
     registered,
@@ -60,7 +67,7 @@ async def test_a_plugin_that_dies_in_allocate_leaves_nothing_behind(world: World
         plugin.kill_after = step
         with pytest.raises(Killed):
             await plugin.allocate()
-        assert MUTEX in notes(world, "n1")
+        assert MUTEX in (await notes(world, "n1"))
         await kubelet_says(world, "p1", "Failed")
         await world.seen(AllocationReleased)
         await unlocked(world)
@@ -97,7 +104,7 @@ async def test_the_pods_own_word_does_not_free_the_lock(world: World) -> None:
         second = await world.add_pod("p2", limits=HALF)
         assert (await caller.filter(second, ["n1"]))["NodeNames"] == ["n1"]
         assert await caller.bind(second, "n1") == texts.LOCK_BUSY
-        assert notes(world, "n1")[MUTEX].endswith(",default,p1")
+        assert (await notes(world, "n1"))[MUTEX].endswith(",default,p1")
         assert not await world.events(AllocationPrepared)
 
 
@@ -127,7 +134,7 @@ async def test_a_pod_that_is_never_served_fails_and_the_lock_is_freed(world: Wor
         [failed] = await world.seen(AllocationFailed)
         assert failed.reason == door.TOO_LATE
         await unlocked(world)
-        assert notes(world, "p1", "pods")[identity.BIND_PHASE] == "failed"
+        assert (await notes(world, "p1", PODS))[identity.BIND_PHASE] == "failed"
     async with world.scheduler(id="b") as caller:
         await bound(world, caller, "p2")
         assert await plugin.allocate()
@@ -153,7 +160,7 @@ async def test_another_scheduler_carries_on_where_one_died(world: World) -> None
         await plugin.register()
         await registered(world, a)
         await bound(world, a, "p1")
-    await world.store.locks.evict("n1", world.pod_of("p1")["metadata"]["uid"])
+    await world.store.locks.evict("n1", (await world.pod_of("p1"))["metadata"]["uid"])
     async with world.scheduler(id="b") as b:
         second = await world.add_pod("p2", limits=HALF)
         assert (await b.filter(second, ["n1"]))["NodeNames"] == ["n1"]
@@ -175,7 +182,7 @@ async def test_a_release_that_nobody_saw_is_found_at_start(world: World) -> None
     await plugin.allocate()
     async with world.scheduler(id="b"):
         [prepared] = await world.seen(AllocationPrepared)
-        assert prepared.owner_uid == world.pod_of("p1")["metadata"]["uid"]
+        assert prepared.owner_uid == (await world.pod_of("p1"))["metadata"]["uid"]
 
 
 async def test_a_lock_left_by_a_dead_binder_is_taken_away(world: World) -> None:
@@ -202,10 +209,10 @@ async def test_a_strangers_lock_is_respected_until_its_pod_is_gone(world: World)
         pod = await world.add_pod("p1", limits=HALF)
         assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
         assert await caller.bind(pod, "n1") == texts.NODE_LOCKED
-        assert notes(world, "n1")[MUTEX] == text
+        assert (await notes(world, "n1"))[MUTEX] == text
         await world.kube.delete_pod("default", "foreign", grace=0)
         assert await caller.bind(pod, "n1") == ""
-        assert notes(world, "n1")[MUTEX].endswith(",default,p1")
+        assert (await notes(world, "n1"))[MUTEX].endswith(",default,p1")
         assert not isinstance(await world.store.locks.acquire("n1", "other", ttl_ms=1000), Held)
 
 
@@ -242,8 +249,8 @@ async def test_many_pods_on_one_node_one_after_the_other(world: World) -> None:
 
         async def serve() -> None:
             for _ in range(number):
-                await wait_until(lambda: MUTEX in notes(world, "n1"), "a lock")
-                name = notes(world, "n1")[MUTEX].split(",")[2]
+                await locked(world)
+                name = (await notes(world, "n1"))[MUTEX].split(",")[2]
                 await on_its_node(world, name)
                 await plugin.allocate()
 
@@ -269,8 +276,8 @@ async def test_capacity_is_an_announcement_too_and_its_lock_names_nobody(world: 
         assert [each.uuid for each in event.devices] == ["n1-cambricon-mlu-0", "n1-cambricon-mlu-1"]
         wants = {"cambricon.com/vmlu": "1", "cambricon.com/mlu.smlu.vmemory": "4", "cambricon.com/mlu.smlu.vcore": "10"}
         await bound(world, caller, "p1", wants)
-        assert "," not in notes(world, "n1")[lock]
-        assert notes(world, "p1", "pods")["CAMBRICON_DSMLU_PROFILE"] == "1_10_4"
+        assert "," not in (await notes(world, "n1"))[lock]
+        assert (await notes(world, "p1", PODS))["CAMBRICON_DSMLU_PROFILE"] == "1_10_4"
         await plugin.release_lock()
         await world.seen(AllocationPrepared)
         await bound(world, caller, "p2", wants)
@@ -294,7 +301,7 @@ async def test_a_vendor_without_a_lock_is_served_when_the_kubelet_says_so(world:
             )
         await kubelet_says(world, "p2", "Running")
         [prepared] = await world.seen(AllocationPrepared)
-        assert prepared.owner_uid == world.pod_of("p2")["metadata"]["uid"]
+        assert prepared.owner_uid == (await world.pod_of("p2"))["metadata"]["uid"]
 
 
 LOCKING = {
@@ -321,3 +328,58 @@ async def test_every_vendor_that_locks_is_served(world: World, word: str) -> Non
         await world.seen(AllocationPrepared)
         if page.keys.handshake:
             await wait_until(plugin.asked, "the scheduler's answer to the handshake")
+
+
+CHIPS = """
+hygon: {resourceCountName: hygon.com/dcunum, resourceMemoryName: hygon.com/dcumem, resourceCoreName: hygon.com/dcucores}
+iluvatars:
+  - {commonWord: MR-V100, resourceCountName: iluvatar.ai/MR-V100-vgpu, resourceMemoryName: iluvatar.ai/MR-V100.vMem}
+vnpus:
+  configs:
+    - {commonWord: Ascend910B3, chipName: 910B3, resourceName: huawei.com/Ascend910B3,
+       resourceMemoryName: huawei.com/Ascend910B3-memory, memoryAllocatable: 65536, memoryCapacity: 65536, aiCore: 20, aiCPU: 7,
+       templates: [{name: vir05_1c_16g, memory: 16384, aiCore: 5, aiCPU: 1}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "limits"),
+    [
+        ("MR-V100", {"iluvatar.ai/MR-V100-vgpu": "1", "iluvatar.ai/MR-V100.vMem": "4"}),
+        ("Ascend910B3", {"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-memory": "16384"}),
+    ],
+)
+async def test_chips_of_the_device_configuration_are_served(
+    world: World, tmp_path: Path, word: str, limits: dict[str, str]
+) -> None:
+    path = tmp_path / "device-config.yaml"
+    path.write_text(CHIPS)
+    page = by_word(vendors_of(read_device_config(str(path))), word)
+    assert page is not None
+    await world.kube.create(NODES, node_object("n1"))
+    card = a_device(f"{word}-0", vendor=word, model=word, memory=65536)
+    plugin = AnnotationPlugin(world.kube, "n1", page, [card], colon=page.discover is listed_by_colon)
+    async with world.scheduler(device_config=str(path)) as caller:
+        await plugin.register()
+        await registered(world, caller)
+        await wait_until(plugin.asked, "the scheduler's answer to the handshake")
+        await bound(world, caller, "p1", limits)
+        assert await plugin.allocate() == [f"{word}-0"]
+        await world.seen(AllocationPrepared)
+        await unlocked(world)
+
+
+async def test_the_next_replica_takes_the_door_over(world: World) -> None:
+    plugin = await a_plugin(world)
+    async with world.scheduler(id="b") as b:
+        async with world.scheduler(id="a") as a:
+            await plugin.register()
+            await registered(world, a)
+            await bound(world, a, "p1")
+        await plugin.allocate()
+        await world.seen(AllocationPrepared)
+        await world.settled(b)
+        await bound(world, b, "p2")
+        await plugin.allocate()
+        await world.seen(AllocationPrepared, 2)
+    assert len(await world.events(NodeRegistered)) == 1

@@ -1,10 +1,11 @@
 """Nodes whose devices come from a plugin that speaks HAMi's annotations, and what tests do with them."""
 
+from functools import partial
 from typing import Any
 
 from hami.domain.device import Device, Health
 from hami.events.catalog.node import NodeRegistered
-from hami.kube.kinds import NODES
+from hami.kube.kinds import NODES, Kind
 from hami.sim.annotation_plugin import AnnotationPlugin
 from hami.vendors.config import DeviceConfig
 from hami.vendors.registry import by_word, vendors_of
@@ -44,8 +45,8 @@ async def bound(world: World, caller: Caller, name: str, limits: dict[str, str] 
     return made
 
 
-def notes(world: World, name: str, plural: str = "nodes") -> dict[str, str]:
-    found = next(each for each in world.sim.objects(plural) if each["metadata"]["name"] == name)
+async def notes(world: World, name: str, kind: Kind[Any] = NODES) -> dict[str, str]:
+    found = await world.kube.read(kind, "default" if kind.namespaced else "", name)
     return found["metadata"].get("annotations") or {}
 
 
@@ -60,9 +61,20 @@ async def kubelet_says(world: World, name: str, phase: str) -> None:
     await world.kube.patch_pod("default", name, {"status": {"phase": phase}}, subresource="status")
 
 
+async def locked(world: World, node: str = "n1", key: str = MUTEX) -> None:
+    await wait_until(partial(_has, world, node, key), f"a lock on {node}")
+
+
 async def unlocked(world: World, node: str = "n1", key: str = MUTEX) -> None:
-    await wait_until(lambda: key not in notes(world, node), f"{node} to be without its lock")
+    async def free() -> bool:
+        return not await _has(world, node, key)
+
+    await wait_until(free, f"{node} to be without its lock")
+
+
+async def _has(world: World, node: str, key: str) -> bool:
+    return key in await notes(world, node)
 
 
 async def on_its_node(world: World, name: str) -> None:
-    await wait_until(lambda: bool(world.pod_of(name)["spec"].get("nodeName")), f"the binding of {name}")
+    await wait_until(partial(world.node_of, name), f"the binding of {name}")
