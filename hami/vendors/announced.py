@@ -47,9 +47,11 @@ def announces(node: Node, vendor: Vendor) -> bool:
     """Whether the node says anything of this vendor at all: by the vendor's annotation, else by what it advertises."""
     if vendor.keys.register:
         return vendor.keys.register in node.metadata.notes
-    if vendor.discover is None or node.status is None:
+    amounts = node.status.capacity if node.status is not None else None
+    if vendor.discover is None or not amounts:
         return False
-    return any(name in (node.status.capacity or {}) for name in vendor.resources.all())
+    names = vendor.resources
+    return names.count in amounts or names.memory in amounts or names.cores in amounts
 
 
 def announced(node: Node, vendor: Vendor) -> Announced:

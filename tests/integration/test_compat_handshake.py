@@ -70,6 +70,7 @@ async def test_reports_that_come_faster_are_not_all_answered(world: World) -> No
         assert not await plugin.asked()
 
 
+@pytest.mark.simulated
 async def test_silence_stops_placement_and_the_next_report_brings_it_back(world: World) -> None:
     plugin = await a_plugin(world)
     async with world.scheduler(id="a", **QUICK) as caller:

@@ -1,5 +1,7 @@
 """Third-party device plugins that speak HAMi's annotations: what they announce."""
 
+import pytest
+
 from hami.domain.cluster import Source
 from hami.domain.device import Health
 from hami.events.catalog.allocation import AllocationFailed, AllocationPrepared
@@ -147,6 +149,7 @@ async def test_a_vendor_that_is_withdrawn_takes_its_devices_along(world: World) 
         assert (await caller.filter(pod, ["n1"]))["FailedNodes"] == {"n1": "node unregistered"}
 
 
+@pytest.mark.simulated
 async def test_nodes_without_such_plugins_are_never_written(world: World) -> None:
     await world.add_node("n1")
     plugin = await a_plugin(world, "n2")

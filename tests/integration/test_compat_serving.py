@@ -5,7 +5,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from hami.events.catalog.allocation import AllocationBound, AllocationFailed, AllocationPrepared, AllocationReleased
+from hami.events.catalog.allocation import (
+    AllocationBound,
+    AllocationFailed,
+    AllocationLapsed,
+    AllocationPrepared,
+    AllocationReleased,
+)
 from hami.events.catalog.node import NodeRegistered
 from hami.events.lease import Held
 from hami.kube.kinds import NODES, PODS
@@ -194,6 +200,25 @@ async def test_a_lock_left_by_a_dead_binder_is_taken_away(world: World) -> None:
     async with world.scheduler(id="b"):
         await kubelet_says(world, "p1", "Running")
         await world.seen(AllocationPrepared)
+        await unlocked(world)
+
+
+async def test_a_binder_that_died_before_the_pod_was_bound_stands_in_nobodys_way(world: World) -> None:
+    """Its lock annotation is there, and its pod is no further than reserved."""
+    plugin = await a_plugin(world)
+    async with world.scheduler(id="a", reservation_ttl_s=4.0) as caller:
+        await plugin.register()
+        await registered(world, caller)
+        left = await world.add_pod("left", limits=HALF)
+        assert (await caller.filter(left, ["n1"]))["NodeNames"] == ["n1"]
+        text = {MUTEX: "2001-01-01T00:00:00Z,default,left"}
+        await world.kube.patch_node("n1", {"metadata": {"annotations": text}})
+        await bound(world, caller, "p1")
+        assert (await notes(world, "n1"))[MUTEX].endswith(",default,p1")
+        await plugin.allocate()
+        await world.seen(AllocationPrepared)
+        await world.kube.patch_node("n1", {"metadata": {"annotations": text}})
+        await world.seen(AllocationLapsed)
         await unlocked(world)
 
 

@@ -75,12 +75,13 @@ def look_at(node: Node, vendors: Sequence[Vendor], known: NodeState | None) -> N
     """None where nothing comes through the door: no vendor announces itself, or only those that the node's agent registers."""
     found: dict[str, Seen] = {}
     own = known.own if known is not None and known.uid in {"", node.metadata.uid} else ()
+    foreign = [each.vendor for each in known.foreign] if known is not None else []
     for vendor in vendors:
         word = vendor.word
         if word in own:
             continue
         said = announces(node, vendor)
-        if said or (known is not None and known.is_foreign(word)):
+        if said or word in foreign:
             found[word] = _seen(node, vendor, said=said)
     if not found:
         return None
