@@ -6,7 +6,7 @@ from hami.cli.markdown import table_of
 from hami.scheduler.decide.checks import WORDS
 from hami.vendors.config import AscendChip, AscendConfig, DeviceConfig, IluvatarConfig
 from hami.vendors.registry import vendors_of
-from hami.vendors.vendor import Check, Score, Vendor
+from hami.vendors.vendor import Check, Score, Size, Vendor
 
 _CHIP = IluvatarConfig(
     word="MR-V100", count="iluvatar.ai/MR-V100-vgpu", memory="iluvatar.ai/MR-V100.vMem", cores="iluvatar.ai/MR-V100.vCore"
@@ -54,7 +54,7 @@ def _resources(vendor: Vendor) -> Iterator[tuple[str, ...]]:
     names = vendor.resources
     unit = f"memory, in {vendor.memory_factor} MiB" if vendor.memory_factor > 1 else "memory, in MiB"
     for what, name in (
-        ("cards", names.count),
+        ("slices of one card" if vendor.size is Size.PROFILE else "cards", names.count),
         (unit, names.memory),
         ("memory, in percent", names.percentage),
         ("cores", names.cores),

@@ -164,6 +164,36 @@ class NeuronConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     cores: str = ""
 
 
+_KUNLUN: Final = {"count": "resourceCountName", "parts": "resourceVCountName", "memory": "resourceVMemoryName"}
+
+
+class KunlunConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_KUNLUN):
+    """Section `kunlun`: whole cards, and parts of cards with their memory."""
+
+    count: str = ""
+    parts: str = ""
+    memory: str = ""
+
+
+_ENFLAME: Final = {
+    "count": "resourceNameGCU",
+    "slices": "resourceNameDRSGCU",
+    "old_slices": "resourceNameVGCU",
+    "memory": "resourceNameGCUMemory",
+    "cores": "resourceNameGCUCore",
+}
+
+
+class EnflameConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_ENFLAME):
+    """Section `enflame`: whole cards, and slices of cards. `old_slices` is their older name, for want of the new one."""
+
+    count: str = ""
+    slices: str = ""
+    old_slices: str = ""
+    memory: str = ""
+    cores: str = ""
+
+
 class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The whole file; its defaults, for want of a file, are those of HAMi's chart.
 
@@ -184,9 +214,29 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     amd: AmdConfig = AmdConfig(count="amd.com/gpu", memory="amd.com/gpumem", cores="amd.com/gpucores")
     vastai: VastaiConfig = VastaiConfig(count="vastaitech.com/va")
     biren: BirenConfig = BirenConfig(count="birentech.com/gpu")
+    kunlun: KunlunConfig = KunlunConfig(
+        count="kunlunxin.com/xpu", parts="kunlunxin.com/vxpu", memory="kunlunxin.com/vxpu-memory"
+    )
+    enflame: EnflameConfig = EnflameConfig(
+        count="enflame.com/gcu",
+        slices="enflame.com/drs-gcu",
+        memory="enflame.com/gcu-memory",
+        cores="enflame.com/gcu-core",
+    )
 
 
-_OPTIONAL: Final = ("cambricon", "hygon", "mthreads", "awsneuron", "amd", "vastai", "biren", "vnpus")
+_OPTIONAL: Final = (
+    "cambricon",
+    "hygon",
+    "mthreads",
+    "awsneuron",
+    "amd",
+    "vastai",
+    "biren",
+    "kunlun",
+    "enflame",
+    "vnpus",
+)
 """Sections that sell nothing where a file leaves them out, and nothing of what they leave out, as in HAMi."""
 
 
