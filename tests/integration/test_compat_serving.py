@@ -329,11 +329,26 @@ async def test_a_vendor_without_a_lock_is_served_when_the_kubelet_says_so(world:
         assert prepared.owner_uid == (await world.pod_of("p2"))["metadata"]["uid"]
 
 
+async def test_an_announcement_in_a_form_of_its_own(world: World) -> None:
+    """Enflame's: neither a list nor colons, and no lock."""
+    page = vendor("Enflame")
+    await world.kube.create(NODES, node_object("n1"))
+    plugin = AnnotationPlugin(world.kube, "n1", page)
+    async with world.scheduler() as caller:
+        await plugin.register('{"devices":[{"index":"0","minor":"0","capacity":6}],"profiles":{"1g.6gb":"0"}}')
+        [event] = await registered(world, caller)
+        assert [each.vendor for each in event.devices] == ["Enflame"]
+        await bound(world, caller, "p1", {"enflame.com/drs-gcu": "1"})
+        await kubelet_says(world, "p1", "Running")
+        await world.seen(AllocationPrepared)
+
+
 LOCKING = {
     "NVIDIA": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"},
     "AMD": {"amd.com/gpu": "1", "amd.com/gpumem": "1000", "amd.com/gpucores": "10"},
     "Biren": {"birentech.com/gpu": "1"},
     "Vastai": {"vastaitech.com/va": "1"},
+    "XPU": {"kunlunxin.com/vxpu": "1", "kunlunxin.com/vxpu-memory": "24576"},
 }
 
 
@@ -343,7 +358,7 @@ async def test_every_vendor_that_locks_is_served(world: World, word: str) -> Non
     count = page.resources.count
     amount = {"capacity": {count: "4"}, "allocatable": {count: "4"}}
     await world.kube.create(NODES, node_object("n1", **amount))
-    plugin = AnnotationPlugin(world.kube, "n1", page, [a_device(f"{word}-0", vendor=word, model=word)])
+    plugin = AnnotationPlugin(world.kube, "n1", page, [a_device(f"{word}-0", vendor=word, model=word, memory=98304)])
     async with world.scheduler() as caller:
         await plugin.register()
         [event] = await registered(world, caller)
