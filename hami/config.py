@@ -79,6 +79,20 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     handshake_s: Annotated[
         float, msgspec.Meta(ge=0, description="Seconds between handshakes with a node; 0 = at start only")
     ] = 300.0
+    compat: Annotated[
+        bool, msgspec.Meta(description="Serve device plugins that speak HAMi's annotations; see docs/compatibility.md")
+    ] = True
+    compat_silence_s: Annotated[
+        float, msgspec.Meta(gt=0, description="Such a plugin that reports nothing for so long is gone, as in HAMi")
+    ] = 60.0
+    compat_answer_s: Annotated[
+        float,
+        msgspec.Meta(gt=0, description="Least time between two answers to one plugin's handshake; each is a write to a node"),
+    ] = 15.0
+    compat_serve_s: Annotated[
+        float,
+        msgspec.Meta(gt=0, description="A pod that its plugin has not served so long after its reservation's deadline fails"),
+    ] = 120.0
     checkpoint_every: Annotated[int, msgspec.Meta(gt=0, description="Events between checkpoints")] = 10_000
     legacy_metrics: Annotated[bool, msgspec.Meta(description="Also export HAMi's metric names from before v2.9")] = False
     max_body_mib: Annotated[int, msgspec.Meta(gt=0, description="Largest HTTP body accepted")] = 64

@@ -139,7 +139,8 @@ class AnnotationKeys(msgspec.Struct, frozen=True, kw_only=True):
     """Annotation keys of one vendor: written by us (pod), by its plugin (node), by users (wishes).
 
     `more_uuids`: further (use, nouse) pairs that a card has to pass as well. `lock`: the node annotation its plugin expects
-    while a pod is being allocated; empty where it expects none.
+    while a pod is being allocated; empty where it expects none. `lock_names_pod`: its value is `<time>,<namespace>,<pod>`, else
+    the time alone. A stranger's lock that stood for `lock_expires_s` counts for nothing.
     """
 
     allocated: str
@@ -149,6 +150,8 @@ class AnnotationKeys(msgspec.Struct, frozen=True, kw_only=True):
     pair_scores: str = ""
     mig: str = ""
     lock: str = ""
+    lock_names_pod: bool = True
+    lock_expires_s: int = 300
     use_type: str = ""
     nouse_type: str = ""
     use_uuid: str = ""
@@ -239,6 +242,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Devices that a Node object announces. Raises InvalidInput where it announces them in an unreadable way."""
     spares: "Callable[[Mapping[str, str]], frozenset[Check]] | None" = None
     note: "Callable[[Mapping[str, str], int | None], str] | None" = None
+    alive_by_capacity: bool = False
+    """Its plugin counts as gone where the node's capacity has none of the count resource."""
     differs: tuple[str, ...] = ()
     """Entries of docs/differences.md that are about this vendor."""
     annotate: "Callable[[Writing, Vendor], Mapping[str, str]] | None" = None

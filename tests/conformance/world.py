@@ -12,17 +12,17 @@ import msgspec
 
 from hami.domain.allocation import Allocation, ContainerShares, Phase, PodOwner, Reservation, notes_of, shares_of, usage_of
 from hami.domain.cluster import ClusterSnapshot, NamespaceQuota, NodeState, QuotaLimit
-from hami.domain.device import DeviceState, DeviceUsage, Health, MigSlice
+from hami.domain.device import Device, DeviceState, DeviceUsage, Health, MigSlice
 from hami.domain.errors import InvalidInput
 from hami.domain.pod import Node, Pod
 from hami.domain.request import ContainerKind
 from hami.domain.units import EpochMs
 from hami.scheduler.decide.policies import SchedulingPolicy
 from hami.scheduler.decide.quota import vendor_usage
-from hami.scheduler.dryrun import registered
 from hami.vendors import annotations, nvidia
 from hami.vendors.config import DeviceConfig, device_config
 from hami.vendors.quantities import as_integer
+from hami.vendors.registers import listed
 from hami.vendors.registry import vendors_of
 from hami.vendors.requests import containers_of
 from hami.vendors.vendor import Vendor
@@ -96,6 +96,14 @@ def node_of(raw: Case, vendors: tuple[Vendor, ...]) -> NodeState:
         for each in registered(node, vendor)
     )
     return NodeState(name=raw["metadata"]["name"], devices=states)
+
+
+def registered(node: Node, vendor: Vendor) -> tuple[Device, ...]:
+    """As in HAMi, where one unreadable device costs all of its vendor (differs: `segments`)."""
+    try:
+        return (vendor.discover or listed)(node, vendor)
+    except InvalidInput:
+        return ()
 
 
 def planned_mig(notes: Mapping[str, str]) -> tuple[annotations.MigEntry, ...]:

@@ -25,8 +25,9 @@ from hami.scheduler.decide.reconcile import reconcile
 from hami.scheduler.decide.reserve import binding_annotations
 from hami.scheduler.decide.shortages import shortages
 from hami.scheduler.decide.words import wishes_in
-from hami.scheduler.dryrun import node_state, registered
+from hami.scheduler.dryrun import node_state
 from hami.scheduler.podfacts import Relevance
+from hami.vendors.announced import announced as read_patiently
 from hami.vendors.config import DeviceConfig, device_config
 from hami.vendors.registry import by_word, vendors_of
 from hami.vendors.requests import pod_request
@@ -168,7 +169,8 @@ def test_without_memory_the_whole_cards_memory_is_meant_and_more_than_all_cores_
 def announced(text: str) -> tuple[Device, ...]:
     vendor = by_word(VENDORS, "Metax-SGPU")
     assert vendor is not None
-    return registered(msgspec.convert({"metadata": {"name": "n", "annotations": {vendor.keys.register: text}}}, Node), vendor)
+    node = msgspec.convert({"metadata": {"name": "n", "annotations": {vendor.keys.register: text}}}, Node)
+    return read_patiently(node, vendor).devices
 
 
 def test_a_node_announces_cards_in_their_order_with_policy_and_zone() -> None:
