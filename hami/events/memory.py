@@ -17,6 +17,7 @@ from hami.events.clock import Clock, SystemClock
 from hami.events.codec import Place, check_entities, decode_envelope, decode_record, encode_envelope, encode_place
 from hami.events.envelope import START, Envelope, Position, entry_key
 from hami.events.log import Appended, Duplicate, Fence, Record
+from hami.events.memory_group import GroupBooks, MemoryGroup
 from hami.events.memory_locks import MemoryLocks
 
 IDLE_S: Final = 1.0
@@ -136,6 +137,10 @@ class MemoryLog:
     async def read(self, after: Position, *, limit: int = 1000) -> Sequence[Record]:
         if after == START and self._trimmed and self._places:
             raise HistoryTrimmed(self._trimmed + 1, self._stream.entries[0][0])
+        return self.kept(after, limit=limit)
+
+    def kept(self, after: Position, *, limit: int = 1000) -> Sequence[Record]:
+        """As `read`, and from START whatever is still there: a group is handed that."""
         return [decode_record(*each) for each in self.entries(after.entry, limit)]
 
     def entries(self, after: str, limit: int) -> list[tuple[str, bytes, bytes]]:
@@ -180,6 +185,11 @@ class MemoryLog:
                     await changed.wait()
                     continue
             yield batch
+
+    async def wait_after(self, after: Position) -> None:
+        """Until there is something after that position, or a little while."""
+        if after.g >= self._last_g:
+            await self._stream.wait(IDLE_S)
 
     async def head(self) -> Position:
         if self._places:
@@ -324,9 +334,14 @@ class MemoryStore:
         self.leases = MemoryLeases(self.clock)
         self.checkpoints = MemoryCheckpoints()
         self.inboxes = MemoryInboxes(self.clock)
+        self.groups: dict[str, GroupBooks] = {}
 
     def inbox(self, node: str) -> MemoryInbox:
         return self.inboxes.inbox(node)
 
     def feed(self, node: str) -> MemoryFeed:
         return self.log.feed(node)
+
+    def group(self, name: str, consumer: str) -> MemoryGroup:
+        books = self.groups.setdefault(name, GroupBooks())
+        return MemoryGroup(self.log, books, self.clock, name, consumer)

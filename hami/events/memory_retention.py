@@ -1,24 +1,27 @@
-"""The verified fake of Retention, over the log in memory. Groups are what the test says they are."""
+"""The verified fake of Retention, over the store in memory."""
 
 from collections.abc import Mapping, Sequence
 
-from hami.events.memory import MemoryCheckpoints, MemoryLog
+from hami.events.memory import MemoryStore
 from hami.events.retention import AT_ONCE, GroupProgress, Kept, RawEntry
 
 
 class MemoryRetention:
     """Implements hami.events.retention.Retention."""
 
-    def __init__(self, log: MemoryLog, checkpoints: MemoryCheckpoints) -> None:
-        self._log, self._checkpoints = log, checkpoints
+    def __init__(self, store: MemoryStore) -> None:
+        self._log, self._checkpoints, self._groups = store.log, store.checkpoints, store.groups
         self._notes: dict[str, str] = {}
-        self.registered: dict[str, GroupProgress] = {}
 
     async def entries(self, after: str, *, limit: int = AT_ONCE) -> Sequence[RawEntry]:
         return [RawEntry(*each) for each in self._log.entries(after, limit)]
 
     async def groups(self) -> Sequence[GroupProgress]:
-        return tuple(self.registered.values())
+        return [
+            GroupProgress(name=name, last=books.last.entry, pending=books.oldest_pending)
+            for name, books in self._groups.items()
+            if books.last is not None
+        ]
 
     async def checkpoints(self) -> Sequence[Kept]:
         return [

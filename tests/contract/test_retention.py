@@ -136,3 +136,34 @@ async def test_nothing_but_pods_is_ever_forgotten(store: Store) -> None:
         await store.log.append([sealed(2)], [()], expected={"node/n1": 0, "quota/q": 0})
     assert refused.value.actual == {"node/n1": 1, "quota/q": 1}
     assert (await store.log.last_of("p"))[:2] == (1, 1)
+
+
+# Groups
+
+
+async def test_every_group_is_seen_with_what_it_still_needs(store: Store) -> None:
+    retention, written = await retention_of(store), await write(store, [lost() for _ in range(6)])
+    assert list(await retention.groups()) == []
+    idle, busy = store.group("idle", "me"), store.group("busy", "me")
+    await idle.create(written[1])
+    await busy.create(written[1])
+    handed = [each.position.entry for each in await busy.new(limit=3)]
+    assert handed == [each.entry for each in written[2:5]]
+    found = {each.name: (each.last, each.pending, each.needs) for each in await retention.groups()}
+    assert found == {
+        "idle": (written[1].entry, "", written[1].entry),
+        "busy": (written[4].entry, written[2].entry, written[2].entry),
+    }
+    await busy.acknowledge([handed[0], handed[2]])
+    assert [each.needs for each in await retention.groups() if each.name == "busy"] == [written[3].entry]
+    await busy.acknowledge(handed)
+    assert [each.needs for each in await retention.groups() if each.name == "busy"] == [written[4].entry]
+
+
+async def test_a_group_that_was_left_behind_is_handed_what_is_still_there(store: Store) -> None:
+    retention, written = await retention_of(store), await write(store, [lost() for _ in range(6)])
+    group = store.group("slow", "me")
+    await group.create(START)
+    while await retention.trim(written[3].entry):
+        pass
+    assert [each.position for each in await group.new()] == written[3:]

@@ -11,10 +11,8 @@ from hami.events.codec import decode_record
 from hami.events.envelope import START, Position
 from hami.events.log import Draft, Record
 from hami.events.memory import MemoryStore
-from hami.events.memory_retention import MemoryRetention
 from hami.events.redis.embedded import EmbeddedServer
 from hami.events.redis.store import RedisStore
-from hami.events.retention import GroupProgress
 from hami.events.store import Store
 from hami.events.writer import EventWriter
 from hami.projections.folds.allocations import RETIRED_FOR_MS
@@ -191,24 +189,15 @@ async def test_what_the_archive_cannot_give_back_is_not_trimmed(store: Store, ar
 
 async def register(archive: Archiving, name: str, *, after: Position, handed: int = 0) -> None:
     """A consumer group that has been handed so many entries after that place, and acknowledged none."""
-    if isinstance(archive.retention, MemoryRetention):
-        batch = await archive.store.log.read(after, limit=handed) if handed else ()
-        last, pending = (batch[-1].position.entry, batch[0].position.entry) if batch else (after.entry, "")
-        archive.retention.registered[name] = GroupProgress(name=name, last=last, pending=pending)
-        return
-    assert isinstance(archive.store, RedisStore)
-    call, log = archive.store.client.command.call, archive.store.client.keys.log
-    await call("XGROUP", "CREATE", log, name, after.entry)
+    group = archive.store.group(name, "me")
+    assert await group.create(after)
     if handed:
-        await call("XREADGROUP", "GROUP", name, "me", "COUNT", handed, "STREAMS", log, ">")
+        assert len(await group.new(limit=handed)) == handed
 
 
-async def advance(archive: Archiving, name: str, last: Position) -> None:
-    if isinstance(archive.retention, MemoryRetention):
-        archive.retention.registered[name] = GroupProgress(name=name, last=last.entry)
-        return
-    assert isinstance(archive.store, RedisStore)
-    await archive.store.client.command.call("XGROUP", "SETID", archive.store.client.keys.log, name, last.entry)
+async def advance(archive: Archiving, name: str, count: int) -> None:
+    group = archive.store.group(name, "me")
+    await group.acknowledge([each.position.entry for each in await group.new(limit=count)])
 
 
 async def truncated(store: Store) -> list[LogTruncated]:
@@ -228,7 +217,7 @@ async def test_a_slow_group_is_waited_for(store: Store, archive: Archiving, hand
     # Slow, and moving: for how long it has been behind does not matter.
     archive.later_ms = DAY_MS - 1000
     if not handed:
-        await advance(archive, "alerts", written[6])
+        await advance(archive, "alerts", 2)
         await archive.trim(archived)
         archive.later_ms = 2 * DAY_MS - 2000
         needed = written[6].g

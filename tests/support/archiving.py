@@ -40,7 +40,7 @@ async def retention_of(store: Store) -> Retention:
     if isinstance(store, RedisStore):
         return RedisRetention(store.client, incarnation=await incarnation_of(store))
     assert isinstance(store, MemoryStore)
-    return MemoryRetention(store.log, store.checkpoints)
+    return MemoryRetention(store)
 
 
 async def write(store: Store, drafts: Sequence[Draft], *, producer: str = "scheduler-1") -> list[Position]:

@@ -14,6 +14,7 @@ from hami.events.archive.folder import ArchiveFolder
 from hami.events.archive.manifest import Manifest, check_follows, place_of
 from hami.events.codec import decode_record
 from hami.events.envelope import START, Envelope, Position, entry_before, entry_key
+from hami.events.group import Group
 from hami.events.lease import Leases, Locks
 from hami.events.log import Appended, Checkpoints, Duplicate, Fence, Inbox, Inboxes, Log, NodeFeed, Record
 from hami.events.retention import RawEntry
@@ -161,3 +162,6 @@ class Historical:
 
     def feed(self, node: str) -> NodeFeed:
         return self._store.feed(node)
+
+    def group(self, name: str, consumer: str) -> Group:
+        return self._store.group(name, consumer)

@@ -61,6 +61,9 @@ class Keys:
     def dead(self, group: str) -> str:
         return f"{self.base}dead:{group}"
 
+    def back(self, group: str) -> str:
+        return f"{self.base}back:{group}"
+
     def table(self) -> tuple[KeyKind, ...]:
         """All keys there may be, for docs, tests and `hami` commands that list what a store holds."""
         return (
@@ -79,6 +82,7 @@ class Keys:
             KeyKind(self.checkpoint_before("*"), "string", False, "projections", "the one before"),
             KeyKind(self.archive, "hash", False, "archive", "how far it is; when each consumer group moved last"),
             KeyKind(self.dead("*"), "stream", False, "consumers, ingester", "entries given up"),
+            KeyKind(self.back("*"), "stream", False, "hami dlq replay", "what consumers gave up and are to try again"),
             *OUTBOX_KEYS,
         )
 
