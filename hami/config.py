@@ -94,6 +94,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         msgspec.Meta(gt=0, description="A pod that its plugin has not served so long after its reservation's deadline fails"),
     ] = 120.0
     checkpoint_every: Annotated[int, msgspec.Meta(gt=0, description="Events between checkpoints")] = 10_000
+    archive_dir: Annotated[
+        str, msgspec.Meta(description="Archive to read where the log is trimmed and no checkpoint can be used; empty = none")
+    ] = ""
     legacy_metrics: Annotated[bool, msgspec.Meta(description="Also export HAMi's metric names from before v2.9")] = False
     max_body_mib: Annotated[int, msgspec.Meta(gt=0, description="Largest HTTP body accepted")] = 64
 

@@ -22,6 +22,7 @@ from starlette.routing import BaseRoute
 
 from hami.config import RedisSettings, SchedulerSettings
 from hami.domain.errors import Fenced, StoreUnavailable, StoreUnsafe
+from hami.events.archive.history import reaching_back
 from hami.events.catalog.governance import PolicyChanged
 from hami.events.ingester import Ingester
 from hami.events.jobs import OneOf
@@ -332,8 +333,11 @@ async def _build(front: Front, store: RedisStore, incarnation: str, *, durable: 
     await clock.sample()
     planes = Planes(front.vendors)
     feed = PlanesFeed(planes, lambda: view)
+    log, why_not = await reaching_back(store, settings.archive_dir, incarnation=incarnation)
+    if why_not:
+        _log.warning("the archive cannot be read", why=why_not)
     view = LiveView(
-        store.log,
+        log,
         store.checkpoints,
         incarnation=incarnation,
         on_change=feed.changed,

@@ -6,11 +6,12 @@ from pathlib import Path
 import anyio
 import pytest
 
+from hami.alerts.boot import Keeper, begin
 from hami.cli.places import before_g, find_record, position_of, record_at, until_head
 from hami.cli.when import AtTime
 from hami.domain.errors import ArchiveBroken, HistoryTrimmed
 from hami.domain.units import EpochMs
-from hami.events.archive.history import first_of, with_history
+from hami.events.archive.history import first_of, reaching_back, with_history
 from hami.events.envelope import START, Position
 from hami.events.log import Draft, Log, Record
 from hami.events.memory import MemoryStore
@@ -185,6 +186,23 @@ async def test_a_view_without_a_usable_checkpoint_boots_from_the_archive_and_els
         assert await view.wait_caught_up(timeout=5)
         assert digest_of(view.state) == past.digests[past.records[-1].position.g]
         group.cancel_scope.cancel()
+
+
+async def test_an_archive_that_cannot_be_used_leaves_the_log(past: Past, tmp_path: Path) -> None:
+    path, incarnation = str(past.archive.folder.path), past.archive.incarnation
+    assert await reaching_back(past.store, "", incarnation=incarnation) == (past.store.log, "")
+    log, why = await reaching_back(past.store, path, incarnation=incarnation)
+    assert (await first_of(log), why) == (past.positions[0], "")
+    log, why = await reaching_back(past.store, path, incarnation="another")
+    assert log is past.store.log
+    assert "use another folder" in why
+
+
+async def test_alerts_begin_in_the_middle_where_the_beginning_is_gone(past: Past) -> None:
+    group = past.store.group("alerts", "me")
+    beginning = await begin(past.store.log, group, Keeper(past.store.checkpoints, "alerts", past.archive.incarnation))
+    assert beginning.state.position == await past.store.log.head()
+    assert beginning.owed == ()
 
 
 async def test_an_archive_with_a_hole_is_not_read_as_a_whole_one(past: Past) -> None:

@@ -55,6 +55,16 @@ async def with_history(store: Store, path: Path, *, incarnation: str) -> "Histor
     return Historical(store, ArchivedLog(folder, manifests, store.log))
 
 
+async def reaching_back(store: Store, path: str, *, incarnation: str) -> tuple[Log, str]:
+    """For a process that can mostly do without: the log with its archive before it, else the log alone and why."""
+    if not path:
+        return store.log, ""
+    try:
+        return (await with_history(store, Path(path), incarnation=incarnation)).log, ""
+    except (ArchiveBroken, OSError) as broken:
+        return store.log, str(broken)
+
+
 class ArchivedLog:
     """Implements hami.events.log.Log. Appends go to the log; reading begins in the archive."""
 
