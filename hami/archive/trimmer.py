@@ -1,15 +1,17 @@
 """Trims the log below what `decide.floor` allows, in small steps, and only what lies readable in the archive."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
 from typing import Final
 
 import anyio.to_thread
 
 from hami.archive.decide.floor import Floor, Watched, floor_of, watched
 from hami.archive.metrics import Metrics
+from hami.domain.errors import ArchiveBroken
 from hami.domain.units import EpochMs
 from hami.events.archive.folder import ArchiveFolder
-from hami.events.archive.manifest import Manifest, place_of
+from hami.events.archive.manifest import check_follows, place_of
 from hami.events.catalog.journal import LogTruncated
 from hami.events.envelope import Position, entry_key
 from hami.events.log import Draft, Log
@@ -52,7 +54,7 @@ class Trimmer:
         first = await self._retention.entries("0-0", limit=1)
         if not first or entry_key(first[0].entry) >= entry_key(floor.pin.entry):
             return await self._done(0)
-        await anyio.to_thread.run_sync(self._check_archive, first[0].entry, floor.pin.entry)
+        await anyio.to_thread.run_sync(self._check_archive, first[0].entry, floor.pin.entry, archived)
         # 3. Who is not waited for any longer hears of it first.
         await self._tell(floor.cut_off, floor.pin.entry)
         # 4. Step by step.
@@ -79,16 +81,26 @@ class Trimmer:
             now=now,
         )
 
-    def _check_archive(self, first: str, before: str) -> None:
-        """Each segment once in the life of this process: its file is there and is what was sealed."""
-        for manifest in self._folder.manifests():
-            if self._concerns(manifest, first, before):
+    def _check_archive(self, first: str, before: str, archived: Position) -> None:
+        """No segment between is missing, and each file is there and is what was sealed (once in the life of this process)."""
+        manifests = self._folder.manifests()
+        if not manifests or manifests[-1].last.g < archived.g:
+            raise ArchiveBroken(f"the newest segments, up to g {archived.g}, are no longer in the archive {self._folder.path}")
+        concerned = [
+            each
+            for each in manifests
+            if entry_key(each.last.entry) >= entry_key(first) and entry_key(each.first.entry) < entry_key(before)
+        ]
+        if not concerned or entry_key(concerned[0].first.entry) > entry_key(first):
+            raise ArchiveBroken(f"the log begins with {first}, which is not in the archive {self._folder.path}")
+        for previous, manifest in pairwise([None, *concerned]):
+            if manifest is None:
+                continue
+            if previous is not None:
+                check_follows(manifest, previous)
+            if manifest.segment not in self._readable:
                 self._folder.check_file(manifest)
                 self._readable.add(manifest.segment)
-
-    def _concerns(self, manifest: Manifest, first: str, before: str) -> bool:
-        overlaps = entry_key(manifest.last.entry) >= entry_key(first) and entry_key(manifest.first.entry) < entry_key(before)
-        return overlaps and manifest.segment not in self._readable
 
     async def _tell(self, groups: Sequence[Watched], before: str) -> None:
         """Once for each place that a group stands at."""

@@ -8,13 +8,13 @@ import click
 from hami.cli.exits import NotFound, NotInitialised, Wrong
 from hami.cli.known import Known
 from hami.cli.output import print_json
-from hami.cli.places import until_head
+from hami.cli.places import whole_story
 from hami.cli.process import run_verb
 from hami.cli.session import Session, Verb, archive_option, pass_session
 from hami.cli.store import archive_folder, open_client, open_store
 from hami.cli.words import as_json, for_people
 from hami.domain.errors import InvalidInput
-from hami.events.envelope import START
+from hami.events.archive.history import first_of
 from hami.events.log import Record
 from hami.projections.folds.audit import About, Timeline
 
@@ -60,25 +60,27 @@ def node(session: Session, name: str) -> None:
 
 
 async def _audit(session: Session, kind: str, name: str, about: About) -> None:
-    story, known = await _told(session, about, Known(kind))
+    story, known, begins = await _told(session, about, Known(kind))
     if not story:
         raise NotFound(f"the log knows no {kind} {name}; {known.nearby(name)}")
     if session.json:
-        print_json({"kind": kind, "name": name, "events": [as_json(record) for record in story]})
+        events = [as_json(record) for record in story]
+        print_json({"kind": kind, "name": name, "history_begins_g": begins, "events": events})
         return
     click.echo(f"{kind} {name}: {len(story)} events")
     for record in story:
         click.echo(for_people(record))
 
 
-async def _told(session: Session, about: About, known: Known) -> tuple[list[Record], Known]:
+async def _told(session: Session, about: About, known: Known) -> tuple[list[Record], Known, int]:
     timeline, story = Timeline(about), []
     async with open_store(session) as (store, _):
-        async for record in until_head(store.log, START):
+        begins = max(1, (await first_of(store.log)).g)
+        async for record in whole_story(store.log):
             known.take(record)
             if timeline.take(record) is not None:
                 story.append(record)
-    return story, known
+    return story, known, begins
 
 
 @command.command("verify", cls=Verb)

@@ -4,6 +4,8 @@ import re
 from collections.abc import AsyncIterator
 from typing import Final
 
+import click
+
 from hami.cli.exits import NotFound
 from hami.cli.when import AtG, AtTime, Moment
 from hami.domain.errors import HistoryTrimmed, InvalidInput
@@ -39,7 +41,7 @@ async def before_g(log: Log, g: int) -> Position:
     if first.g > 1:
         if g < first.g:
             raise HistoryTrimmed(first.g, first.entry)
-        best = Position(first.g - 1, entry_before(first.entry))
+        best = _before_first(first)
     while low < high:
         middle = (low + high) // 2
         found = await log.at_or_before(EpochMs(middle))
@@ -78,6 +80,20 @@ async def until_head(log: Log, after: Position) -> AsyncIterator[Record]:
         yield record
 
 
+async def whole_story(log: Log) -> AsyncIterator[Record]:
+    """Everything to the head. Where the beginning is trimmed, what is left, with a word about it on standard error."""
+    begin, after = await first_of(log), START
+    if begin.g > 1:
+        click.echo(f"hami: {HistoryTrimmed(begin.g, begin.entry)}", err=True)
+        after = _before_first(begin)
+    async for record in until_head(log, after):
+        yield record
+
+
+def _before_first(first: Position) -> Position:
+    return Position(first.g - 1, entry_before(first.entry))
+
+
 async def records_until(log: Log, after: Position, last: Position) -> AsyncIterator[Record]:
     """Everything after `after`, up to and including `last`."""
     while after < last:
@@ -109,9 +125,12 @@ async def find_record(log: Log, text: str) -> Record:
 
 
 async def _by_event_id(log: Log, text: str) -> Record:
-    async for record in until_head(log, START):
+    first = await first_of(log)
+    async for record in until_head(log, _before_first(first) if first.g > 1 else START):
         if record.envelope.id == text:
             return record
+    if first.g > 1:
+        raise HistoryTrimmed(first.g, first.entry)
     producer = text.rsplit("/", 2)[0]
     epoch, seq, _ = await log.last_of(producer)
     if seq:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from hami.domain.errors import ArchiveBroken, Conflict
@@ -184,6 +185,24 @@ async def test_what_the_archive_cannot_give_back_is_not_trimmed(store: Store, ar
         await archive.trim(archived)
     assert (await kept_by(store))[: len(before)] == before
     victim.write_bytes(whole)
+    assert await archive.trim(archived) > 0
+
+
+@pytest.mark.parametrize(
+    ("which", "says"), [(0, "is not in the archive"), (1, "a segment is missing"), (-1, "are no longer in")]
+)
+async def test_what_a_lost_segment_held_is_not_trimmed(store: Store, archive: Archiving, which: int, says: str) -> None:
+    written = await write(store, drafts(12))
+    archived = await archive.seal()
+    await archive.checkpoint(written[-1])
+    victim = anyio.Path(archive.folder.path / f"{archive.folder.manifests()[which].first.g:012d}.json")
+    text = await victim.read_bytes()
+    await victim.unlink()
+    before = await kept_by(store)
+    with pytest.raises(ArchiveBroken, match=says):
+        await archive.trim(archived)
+    assert await kept_by(store) == before
+    await victim.write_bytes(text)
     assert await archive.trim(archived) > 0
 
 

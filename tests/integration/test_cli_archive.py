@@ -5,6 +5,7 @@ import signal
 import time
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -72,11 +73,9 @@ def segments(folder: str) -> list[Path]:
 
 def test_the_past_is_told_from_the_archive_and_refused_without(hami: Hami, folder: str) -> None:
     for verb in (
-        ("audit", "pod", "team-a/train"),
-        ("audit", "node", "n1"),
-        ("explain", "pod", "team-a/train"),
         ("state", "--at", "g:3"),
         ("events", "show", "g:2"),
+        ("events", "show", "test/1/1"),
         ("events", "tail", "--no-follow", "--since", "g:1"),
     ):
         refused = hami(*verb)
@@ -92,6 +91,20 @@ def test_the_past_is_told_from_the_archive_and_refused_without(hami: Hami, folde
     ]
     assert "GPU-a" in hami("state", "--at", "g:4", "--archive", folder).out
     assert hami("state").code == Exit.OK
+
+
+def test_a_story_whose_beginning_is_gone_is_told_as_far_as_it_is_known(hami: Hami, folder: str) -> None:
+    for verb, unknown in ((("audit", "pod"), "team-a/train"), (("audit", "node"), "n0"), (("explain", "pod"), "team-a/train")):
+        ran = hami(*verb, unknown)
+        assert (ran.code, ran.out) == (Exit.NOT_FOUND, "")
+        assert ran.err.startswith("hami: history begins at g:6 ("), ran.err
+    ran = hami("audit", "node", "n1", "-o", "json")
+    assert (ran.code, ran.json["history_begins_g"]) == (Exit.OK, 6)
+    assert [each["g"] for each in ran.json["events"]] == [6, 7, 8]
+    assert ran.err.startswith("hami: history begins at g:6 (")
+    whole = hami("audit", "node", "n1", "--archive", folder, "-o", "json")
+    assert (whole.json["history_begins_g"], len(whole.json["events"]), whole.err) == (1, 6, "")
+    assert hami("explain", "pod", "team-a/train", "--archive", folder).code == Exit.OK
 
 
 def test_the_archive_of_the_settings_is_used_where_it_is(
@@ -223,7 +236,7 @@ def test_killed_again_and_again_it_seals_everything_once(hami: Hami, url: str, t
         before = len(list(folder.glob("*.json")))
         process = start_hami(command)
         try:
-            wait(lambda seen=before + round_: len(list(folder.glob("*.json"))) > seen, "more segments than before")
+            wait(partial(has_more_than, folder, before + round_), "more segments than before")
         finally:
             process.kill()
             process.communicate()
@@ -233,6 +246,10 @@ def test_killed_again_and_again_it_seals_everything_once(hami: Hami, url: str, t
     assert (ran["wrong"], ran["first_g"]) == ("", 1)
     assert ran["last_g"] >= 160
     assert "history begins at g:100" in hami("audit", "verify").out
+
+
+def has_more_than(folder: Path, count: int) -> bool:
+    return len(list(folder.glob("*.json"))) > count
 
 
 def wait_for_lease(hami: Hami, folder: Path) -> None:
