@@ -195,9 +195,10 @@ def test_a_whole_segment_put_in_place_of_another_is_noticed(hami: Hami, folder: 
             entries[0] = entries[0]._replace(envelope=entries[0].envelope.replace(b'"node":""', b'"node":"x"'))
         previous = forged.seal(entries, incarnation=manifest.incarnation, previous=previous)
     assert hami("audit", "verify", "--archive", folder).code == Exit.OK
-    ran = hami("audit", "verify", "--archive", str(tmp_path / "forged"))
-    assert ran.code == Exit.FAILED
-    assert "where the log says that" in ran.err
+    for options in ((), ("--offline",)):
+        ran = hami("audit", "verify", "--archive", str(tmp_path / "forged"), *options)
+        assert ran.code == Exit.FAILED
+        assert "where the log says that" in ran.err
 
 
 def test_a_gap_and_a_changed_entry_of_the_log_are_found(hami: Hami, folder: str, url: str) -> None:
