@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from functools import partial
@@ -270,7 +271,7 @@ def test_it_runs_says_what_it_does_and_stops_when_told(hami: Hami, url: str, tmp
         wait(lambda: "hami_archive_archived_g 8.0" in fetch(metrics), "all is sealed")
         wait(lambda: 'hami_archive_pinned{by="no checkpoint cluster"} 1.0' in fetch(metrics), "why nothing is trimmed")
         assert "hami_archive_active 1.0" in fetch(metrics)
-        assert json.loads(fetch(listening["url"] + "/readyz"))["ready"] is True
+        wait(partial(is_ready, listening["url"]), "ready after its first round")
     finally:
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=20)
@@ -283,6 +284,14 @@ def wait(predicate: Callable[[], bool], description: str) -> None:
         await wait_until(predicate, description, timeout=30)
 
     anyio.run(waiting)
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return json.loads(fetch(url + "/readyz"))["ready"] is True
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
 
 
 def fetch(url: str) -> str:
