@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hami.cli.exits import NotFound
-from hami.cli.known import Known
+from hami.cli.known import Known, named
 from hami.cli.output import print_json, print_table
 from hami.cli.places import until_head
 from hami.cli.podstory import PodStory
@@ -41,7 +41,7 @@ def pod(session: Session, name: str) -> None:
 
     A pending pod is judged anew against the cluster as the log has it now. Of several pods of one name the newest counts.
     """
-    run_verb(_pod, session, name)
+    run_verb(_pod, session, named("pod", name))
 
 
 @command.command("placement", cls=Verb)
@@ -53,7 +53,7 @@ def placement(session: Session, name: str) -> None:
     The state is rebuilt at the place in the log right before the reservation, under the policy and device configuration that
     it was made with. For a pod its newest reservation counts.
     """
-    run_verb(_placement, session, name)
+    run_verb(_placement, session, named("reservation", name))
 
 
 async def _pod(session: Session, name: str) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from hami.domain.allocation import Allocation, Phase
 from hami.domain.cluster import ClusterSnapshot
-from hami.domain.errors import Conflict, Fenced, HamiError, InvalidInput, StoreUnavailable, StoreUnsafe
+from hami.domain.errors import Conflict, Fenced, HamiError, InvalidInput, StoreRefuses, StoreUnavailable, StoreUnsafe
 from hami.domain.reasons import NodeReason
 from hami.domain.request import PodRequest
 from hami.events.catalog.governance import PlacementRefused
@@ -76,7 +76,7 @@ class Filter:
             result = FilterResult(error=str(error))
         except StoreUnavailable as error:
             _log.warning("filter not answered", why=str(error))
-            result = FilterResult(error=texts.STORE_AWAY)
+            result = FilterResult(error=texts.WRITES_REFUSED if isinstance(error, StoreRefuses) else texts.STORE_AWAY)
         except (StoreUnsafe, Fenced) as error:
             core.alarm.ring(error)
             result = FilterResult(error=texts.STORE_UNSAFE)

@@ -55,6 +55,7 @@ class Relevance:
             init_done=init_done(pod),
             containers=share(tuple((container.name, kind) for _, kind, container in containers_of(pod))),
             asks=self._asks(pod),
+            unguarded=_unguarded(pod),
             annotations=kept or _NO_ANNOTATIONS,
         )
 
@@ -64,6 +65,12 @@ class Relevance:
             self._shared.clear()
         found: T = self._shared.setdefault(value, value)
         return found
+
+
+def _unguarded(pod: Pod) -> bool:
+    labels = pod.metadata.labels or {}
+    opted_out = labels.get(identity.IGNORE_LABEL) == identity.IGNORE_VALUE
+    return opted_out and labels.get(identity.LABEL) != identity.LABEL_VALUE
 
 
 def init_done(pod: Pod) -> bool:

@@ -44,6 +44,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A pod as the API lists it. `containers`: names and kinds, init containers first. `init_done`: they all ended well.
 
     `asks`: its containers ask for devices. Only then can the annotations of an allocation be anything but forged.
+    `unguarded`: it opted out of the webhook, and no label of ours says that it was admitted all the same.
     """
 
     uid: str
@@ -54,6 +55,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     init_done: bool = False
     containers: tuple[tuple[str, ContainerKind], ...] = ()
     asks: bool = True
+    unguarded: bool = False
     annotations: Mapping[str, str] = {}
 
     @property
@@ -121,8 +123,8 @@ def _shrinks(reservation: Reservation) -> bool:
 def _adopt(pod: PodFacts, vendors: Sequence[Vendor], now_ms: int, taken: Container[str]) -> list[Action]:
     """A running pod that carries an allocation we do not know: from before a wipe, or placed by HAMi itself.
 
-    Its annotations may be a tenant's own, where he kept the pod away from the webhook: what they say is checked, and an id that
-    is another pod's is not believed.
+    Its annotations may be a tenant's own, where he kept the pod away from the webhook: a pod that says so itself is not
+    believed, what the others say is checked, and an id that is another pod's is not taken over.
     """
     try:
         containers = adopted_containers(pod, vendors)
@@ -130,8 +132,9 @@ def _adopt(pod: PodFacts, vendors: Sequence[Vendor], now_ms: int, taken: Contain
         return [Corrected(what=f"pod {pod.namespace}/{pod.name}", fold_said="no allocation", api_said=str(error))]
     if not any(each.shares for each in containers):
         return []
-    if not pod.asks:
-        why = "annotations of an allocation on a pod that asks for no device"
+    if not pod.asks or pod.unguarded:
+        who = "opted out of the webhook" if pod.asks else "asks for no device"
+        why = f"annotations of an allocation on a pod that {who}"
         return [Corrected(what=f"pod {pod.namespace}/{pod.name}", fold_said="no allocation", api_said=why)]
     carried = pod.annotations.get(identity.RESERVATION, "")
     reservation = Reservation(
