@@ -68,7 +68,7 @@ async def serve(
     setting: str = "bind address",
     task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Runs until cancelled. Raises InvalidInput, by the name of `setting`, when the address or the certificate cannot be used."""
+    """Runs until cancelled. Raises InvalidInput when the address (`setting` names it) or the certificate cannot be used."""
     listener = listen(bind, setting=setting)
     try:
         context = None if tls is None else await anyio.to_thread.run_sync(_context, tls)
