@@ -12,7 +12,7 @@ from hami.cli.podstory import PodStory
 from hami.cli.process import run_verb
 from hami.cli.session import Session, Verb, pass_session
 from hami.cli.store import open_store
-from hami.cli.when import shown
+from hami.cli.when import shown, shown_span
 from hami.domain.allocation import Reservation
 from hami.domain.errors import InvalidInput
 from hami.events.envelope import START
@@ -97,7 +97,9 @@ def _print_pod(found: "Explained") -> None:
         print_table("quotas of the namespace", ("QUOTA", "OF", "ASKED", "USED", "LIMIT", ""), lines)
     if found.locks:
         print_table(
-            "locks", ("LOCK", "HOLDER", "THIS POD"), [(each.lock, each.holder, found.part_in(each)) for each in found.locks]
+            "locks",
+            ("LOCK", "HOLDER", "HELD FOR", "THIS POD"),
+            [(each.lock, each.holder or "nobody", shown_span(each.age_ms), found.part_in(each)) for each in found.locks],
         )
 
 

@@ -59,9 +59,8 @@ def test_a_setting_that_cannot_be_used_ends_the_start_by_its_name(tmp_path: Path
     kubeconfig = tmp_path / "config"
     cluster = "{name: c, cluster: {server: 'http://127.0.0.1:1'}}"
     context = "{name: x, context: {cluster: c, user: u}}"
-    kubeconfig.write_text(
-        f"apiVersion: v1\nkind: Config\ncurrent-context: x\nclusters: [{cluster}]\ncontexts: [{context}]\nusers: [{{name: u, user: {{}}}}]\n"
-    )
+    lines = ["apiVersion: v1", "kind: Config", "current-context: x", f"clusters: [{cluster}]", f"contexts: [{context}]"]
+    kubeconfig.write_text("\n".join([*lines, "users: [{name: u, user: {}}]", ""]))
     ran = scheduler("--kubeconfig", str(kubeconfig), *arguments)
     assert (ran.code, ran.err.startswith("hami: " + said)) == (Exit.USAGE, True), ran.err
 
