@@ -3,11 +3,14 @@
 import json
 
 from hami.events.catalog.allocation import AllocationBound, AllocationLapsed, AllocationReserved
-from hami.events.catalog.governance import PlacementRefused, PolicyChanged
+from hami.events.catalog.device import DeviceCordoned
+from hami.events.catalog.governance import PlacementRefused, PolicyChanged, QuotaChanged
+from hami.kube.kinds import NAMESPACES, QUOTAS
 from hami.vendors.registers import encode_register
 from tests.support.builders import a_device
 from tests.support.objects import node
-from tests.support.scheduler import World
+from tests.support.objects import pod as pod_object
+from tests.support.scheduler import Caller, Obj, World
 from tests.support.waiting import wait_until
 
 WHOLE = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "100", "nvidia.com/gpucores": "100"}
@@ -118,6 +121,35 @@ async def test_a_dry_run_over_whole_nodes_writes_nothing(world: World) -> None:
     assert await world.events(AllocationReserved) == []
 
 
+async def test_a_dry_run_counts_what_runs_on_nodes_that_the_log_knows(world: World) -> None:
+    """HAMi takes every node for empty. A template that nobody registered is; a card that is taken, sick or cordoned is not."""
+    register = encode_register([a_device("GPU-x")])
+    for name in ("taken", "cordoned", "free"):
+        await world.add_node(name)
+    template = node("template") | {"metadata": {"name": "template", "annotations": {"hami.io/node-nvidia-register": register}}}
+    there = {each["metadata"]["name"]: each for each in world.sim.objects("nodes")}
+    holder, pod = await world.add_pod("holder", limits=WHOLE), await world.add_pod("p1", limits=WHOLE)
+
+    async def ask(caller: Caller, made: Obj, *items: Obj) -> tuple[list[str], Obj | None]:
+        _, body = await caller.post("/filter", {"Pod": made, "Nodes": {"items": items}, "NodeNames": None})
+        found = json.loads(body)
+        names = [each["metadata"]["name"] for each in (found["Nodes"] or {"items": []})["items"]]
+        return names, found["FailedNodes"]
+
+    async with world.scheduler() as caller:
+        assert (await caller.filter(holder, ["taken"]))["NodeNames"] == ["taken"]
+        await world.write(DeviceCordoned(device="GPU-cordoned", actor="kim"), node_name="cordoned", subject="GPU-cordoned")
+        await world.settled(caller)
+        failed = {"taken": "1/1 CardInsufficientMemory", "cordoned": "1/1 CardCordoned"}
+        assert await ask(caller, pod, there["taken"], there["cordoned"], there["free"]) == (["free"], failed)
+        assert await ask(caller, pod, there["taken"], there["cordoned"]) == ([], failed)
+        assert await ask(caller, pod, there["taken"], template) == (["template"], {"taken": failed["taken"]})
+        assert (await ask(caller, holder, there["taken"]))[0] == ["taken"], "a pod is not in its own way"
+        anew = {**there["taken"], "metadata": {**there["taken"]["metadata"], "uid": "made-anew"}}
+        assert await ask(caller, pod, anew) == ([], {"taken": "node unregistered"})
+    assert len(await world.events(AllocationReserved)) == 1
+
+
 async def test_placement_scored_names_all_that_fit_and_bind_reserves(world: World) -> None:
     await world.add_node("n1")
     await world.add_node("n2")
@@ -152,6 +184,28 @@ async def test_preemption_keeps_only_nodes_where_the_victims_devices_are_enough(
         assert (status, json.loads(body)) == (200, {"NodeNameToMetaVictims": {"n1": victims}})
         asked["NodeNameToMetaVictims"] = {"n1": nobody}
         assert json.loads((await caller.post("/preempt", asked))[1]) == {"NodeNameToMetaVictims": {}}
+
+
+async def test_preemption_counts_the_quota_that_its_victims_give_back(world: World) -> None:
+    """Victims of the pod's own namespace make room in its quota; those of another namespace do not."""
+    await world.add_node("n1")
+    asks = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
+    hard = {"limits.nvidia.com/gpumem": "1500"}
+    await world.kube.create(QUOTAS, {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": hard}})
+    victim, urgent = await world.add_pod("victim", limits=asks), await world.add_pod("urgent", limits=asks)
+    await world.kube.create(NAMESPACES, {"metadata": {"name": "other"}})
+    stranger = await world.kube.create_pod(pod_object("stranger", namespace="other", limits=asks))
+    async with world.scheduler() as caller:
+        await world.seen(QuotaChanged)
+        await world.settled(caller)
+        for made in (victim, stranger):
+            assert (await caller.filter(made, ["n1"]))["NodeNames"] == ["n1"]
+        assert (await caller.filter(urgent, ["n1"]))["FailedNodes"] == {"n1": "1/1 ResourceQuotaNotFit"}
+        for who, kept in ((victim, True), (stranger, False)):
+            victims = {"Pods": [{"UID": who["metadata"]["uid"]}], "NumPDBViolations": 0}
+            asked = {"Pod": urgent, "NodeNameToVictims": None, "NodeNameToMetaVictims": {"n1": victims}}
+            _, body = await caller.post("/preempt", asked)
+            assert json.loads(body) == {"NodeNameToMetaVictims": {"n1": victims} if kept else {}}
 
 
 async def test_metrics_carry_hamis_names_and_ours(world: World) -> None:

@@ -38,8 +38,11 @@ async def test_restart_01_nothing_is_given_out_before_the_head_is_reached(
     proxy, url = behind
     await world.add_node("n1")
     behind_by = int(case["given"]["stream_tail_id"].split("-")[0]) - int(case["given"]["projection_at"].split("-")[0])
-    moves = [DeviceCordoned(device="GPU-n1", actor="kim"), DeviceUncordoned(device="GPU-n1", actor="kim")] * (behind_by // 2)
-    await world.writer.append([Draft(event=each, node="n1", subject="GPU-n1") for each in moves])
+    there_and_back = [
+        Draft(event=DeviceCordoned(device="GPU-n1", actor="kim"), node="n1", subject="GPU-n1"),
+        Draft(event=DeviceUncordoned(device="GPU-n1", actor="kim"), node="n1", subject="GPU-n1"),
+    ]
+    await world.writer.append(there_and_back * (behind_by // 2))
     early, ok = await world.add_pod("u-early"), await world.add_pod("u-ok")
     proxy.hold()
     async with world.scheduler(wait_ready=False, redis_url=url) as caller:

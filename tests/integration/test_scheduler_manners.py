@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import pytest
@@ -73,6 +74,10 @@ async def test_pods_flow_from_pending_to_bound_and_a_freed_card_goes_to_the_one_
         await _comparisons(caller, 1)
         await world.kube.create_pod(_pod("nudge", **{"nvidia.com/gpu": "9"}))
         await wait_until(lambda: world.pod_of("second")["spec"].get("nodeName"), "the second pod bound", timeout=15)
+
+
+def _hit(fault: Fault) -> int:
+    return fault.hits
 
 
 def _told(world: World, pod: Obj) -> list[tuple[str, str, str]]:
@@ -165,7 +170,7 @@ async def test_a_409_for_the_wanted_node_is_a_success_and_for_another_a_failure(
             ours = world.sim.faults.add(Fault(method="POST", path="/pods/.*/binding", delay=0.5, times=1))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(bind, caller, pod)
-                await wait_until(lambda ours=ours: ours.hits, "our binding on its way")
+                await wait_until(partial(_hit, ours), "our binding on its way")
                 await world.kube.bind(uid=pod["metadata"]["uid"], namespace="default", name=name, node=where)
     assert answers == {"wanted": "", "elsewhere": texts.BOUND_ELSEWHERE}
     assert [each.owner_uid for each in await world.events(AllocationFailed)] == [pod["metadata"]["uid"]]
