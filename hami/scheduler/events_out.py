@@ -55,12 +55,12 @@ class EventsOut:
         self._send, self._receive = anyio.create_memory_object_stream[Saying](_ROOM)
 
     def filtering_failed(self, about: About, nodes: int) -> None:
-        self._say(about, "FilteringFailed", f"no available node, {nodes} nodes do not meet", warning=True)
+        self._say(about, "FilteringFailed", none_left(nodes), warning=True)
 
     def filtering_reasons(self, about: About, nodes_by_word: Mapping[str, Sequence[str]]) -> None:
         """One for each word: on which nodes cards failed for it."""
         for word, nodes in nodes_by_word.items():
-            self._say(about, "FilteringFailed", f"{len(nodes)} nodes {word}({_listed(nodes)})", warning=True, part=word)
+            self._say(about, "FilteringFailed", left_out_for(word, nodes), warning=True, part=word)
 
     def filtering_error(self, about: About, message: str) -> None:
         self._say(about, "FilteringFailed", message, warning=True)
@@ -110,6 +110,14 @@ class EventsOut:
     def close(self) -> None:
         self._send.close()
         self._receive.close()
+
+
+def none_left(nodes: int) -> str:
+    return f"no available node, {nodes} nodes do not meet"
+
+
+def left_out_for(word: str, nodes: Sequence[str]) -> str:
+    return f"{len(nodes)} nodes {word}({_listed(nodes)})"
 
 
 def _listed(names: Sequence[str]) -> str:
