@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from hami.domain.allocation import Allocation
+from hami.domain.allocation import Allocation, Phase
 from hami.domain.cluster import ClusterSnapshot
 from hami.domain.errors import Conflict, InvalidInput
 from hami.domain.request import PodRequest
@@ -64,6 +64,9 @@ async def reserve_for_bind(core: Core, remembered: Remembered, args: BindingArgs
     for _ in range(_TRIES):
         snapshot = core.view.snapshot()
         held = snapshot.allocation_of(request.uid)
+        if held is not None and held.phase is not Phase.RESERVED:
+            # A Binding was sent for it: whether it lands or not, these devices are not to be swapped for others.
+            return held if held.reservation.node == args.node else None
         found = place(snapshot, core.planes, request, (args.node,), policy, exclude_owner=request.uid)
         if not isinstance(found, Placement):
             return None

@@ -6,6 +6,7 @@ from hami.events.catalog.allocation import AllocationBound, AllocationLapsed, Al
 from hami.events.catalog.device import DeviceCordoned
 from hami.events.catalog.governance import PlacementRefused, PolicyChanged, QuotaChanged
 from hami.kube.kinds import NAMESPACES, QUOTAS
+from hami.scheduler import texts
 from hami.vendors.registers import encode_register
 from tests.support.builders import a_device
 from tests.support.objects import node
@@ -220,6 +221,38 @@ async def test_metrics_carry_hamis_names_and_ours(world: World) -> None:
     assert 'hami_reservations{phase="bound"} 1.0' in text
     assert 'hami_decision_seconds_count{outcome="placed",verb="filter"} 1.0' in text
     assert 'pod="p1"' in text
+
+
+async def test_what_decisions_cost_and_how_far_the_view_is_off_is_measured(world: World) -> None:
+    await world.add_node("n1")
+    bound, held, unfit = [await world.add_pod(name) for name in ("bound", "held", "unfit")]
+    unfit["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = "99999"
+    async with world.scheduler() as caller:
+        for pod in (bound, held, unfit):
+            await caller.filter(pod, ["n1"])
+        assert await caller.bind(bound, "n1") == ""
+        assert await caller.bind(unfit, "n1") == texts.NO_RESERVATION
+        await wait_until(lambda: _metric_at_least(caller, "hami_comparisons_total", 1), "a comparison with the API")
+        expected = {
+            'hami_decision_seconds_count{outcome="placed",verb="filter"}': 2,
+            'hami_decision_seconds_count{outcome="refused",verb="filter"}': 1,
+            'hami_decision_seconds_count{outcome="bound",verb="bind"}': 1,
+            'hami_decision_seconds_count{outcome="error",verb="bind"}': 1,
+            "hami_lock_wait_seconds_count": 1,
+            "hami_placement_refusals_total": 1,
+            "hami_view_drift": 0,
+            'hami_reservations{phase="reserved"}': 1,
+            'hami_reservations{phase="bound"}': 1,
+            'hami_reservations{phase="prepared"}': 0,
+        }
+        assert {series: await caller.metric(series) for series in expected} == expected
+        assert 0 <= await caller.metric("hami_view_staleness_seconds") < 5
+        assert await caller.metric("hami_append_seconds_count") >= 3
+        await world.settled(caller)
+
+
+async def _metric_at_least(caller: Caller, series: str, least: float) -> bool:
+    return await caller.metric(series) >= least
 
 
 async def test_nothing_is_written_to_nodes_and_pods_but_the_binding(world: World) -> None:

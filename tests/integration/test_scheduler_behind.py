@@ -130,3 +130,29 @@ async def test_a_bind_that_cannot_reach_the_head_says_that_and_not_that_there_is
         proxy.release()
         await world.settled(b)
         assert await b.bind(pod, "n1") == ""
+
+
+async def test_a_decision_on_an_old_view_is_a_conflict_counted_and_taken_again(
+    world: World, behind: tuple[HoldingProxy, str]
+) -> None:
+    proxy, url = behind
+    await world.add_node("n1")
+    first, second = await world.add_pod("p1", limits=WHOLE), await world.add_pod("p2", limits=WHOLE)
+    answers: list[Obj] = []
+    async with world.scheduler(id="a") as a, world.scheduler(id="b", redis_url=url, max_staleness_s=60) as b:
+        proxy.hold()
+        assert (await a.filter(first, ["n1"]))["NodeNames"] == ["n1"]
+
+        async def ask() -> None:
+            answers.append(await b.filter(second, ["n1"]))
+
+        async def conflicted() -> bool:
+            return await b.metric('hami_append_conflicts_total{by="filter"}') >= 1
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await wait_until(conflicted, "the conflict counted")
+            assert answers == []
+            proxy.release()
+        assert answers[0]["FailedNodes"] == {"n1": "1/1 CardInsufficientMemory"}
+    assert len(await world.events(AllocationReserved)) == 1
