@@ -130,8 +130,11 @@ def preempt(core: Core, body: bytes) -> PreemptionResult:
     request = pod_request(args.pod, core.vendors)
     proposed = _proposed(args)
     policy = policy_of(request.annotations, core.policy)
-    if not request.asks_for_devices or isinstance(policy, BadPolicy):
+    if not request.asks_for_devices:
         return PreemptionResult(proposed)
+    if isinstance(policy, BadPolicy):
+        # Filter will refuse this pod whatever is evicted for it.
+        return PreemptionResult({})
     snapshot = core.view.snapshot()
     kept = {}
     for name, victims in proposed.items():

@@ -185,6 +185,11 @@ async def test_preemption_keeps_only_nodes_where_the_victims_devices_are_enough(
         assert (status, json.loads(body)) == (200, {"NodeNameToMetaVictims": {"n1": victims}})
         asked["NodeNameToMetaVictims"] = {"n1": nobody}
         assert json.loads((await caller.post("/preempt", asked))[1]) == {"NodeNameToMetaVictims": {}}
+        asked["NodeNameToMetaVictims"] = {"n1": victims}
+        pod["metadata"]["annotations"] = {"hami.io/device-scoring-weights": "slot=much"}
+        assert json.loads((await caller.post("/preempt", asked))[1]) == {"NodeNameToMetaVictims": {}}
+        asked["Pod"] = await world.add_pod("plain", limits={"cpu": "1"})
+        assert json.loads((await caller.post("/preempt", asked))[1]) == {"NodeNameToMetaVictims": {"n1": victims}}
 
 
 async def test_preemption_counts_the_quota_that_its_victims_give_back(world: World) -> None:

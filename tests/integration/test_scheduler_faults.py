@@ -271,6 +271,24 @@ async def test_bodies_of_megabytes_and_thousands_of_names(world: World) -> None:
         assert b"over the limit of 67108864 bytes" in text
 
 
+async def test_a_scheduler_that_starts_on_a_full_store_says_why_it_does_not_come_up(world: World) -> None:
+    with running_server(WHEEL) as server:
+        async with Client(server.url, block_s=0.2) as client:
+            await initialise(client)
+            await client.command.call("CONFIG", "SET", "maxmemory", "1")
+            pod = await world.add_pod("p1")
+            async with world.on(client).scheduler(wait_ready=False) as caller:
+
+                async def told() -> bool:
+                    return str((await caller.readyz())[1]["reasons"].get("core")).startswith(texts.WRITES_REFUSED)
+
+                await wait_until(told, "the reason")
+                assert (await caller.readyz())[0] == 503
+                assert await caller.refusal(pod, ["n1"]) == texts.WRITES_REFUSED
+                await client.command.call("CONFIG", "SET", "maxmemory", "0")
+                await wait_until(partial(_ready, caller), "ready", timeout=20)
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
