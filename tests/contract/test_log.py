@@ -81,6 +81,23 @@ async def test_unmet_expectations_conflict_with_the_actual_versions_and_write_no
     assert dict(answer.versions) == {"node/n1": 2}
 
 
+async def test_one_append_may_name_thousands_of_entities(store: Store) -> None:
+    count = 2_500
+    names = [f"pod/p{i}" for i in range(count)]
+    await store.log.append([sealed(1)], [(names[7], names[2_400])])
+    envelopes = [sealed(seq) for seq in range(2, count + 2)]
+    moves = [(name, "node/n1") for name in names]
+    expected = dict.fromkeys(names, 0)
+    with pytest.raises(Conflict) as found:
+        await store.log.append(envelopes, moves, expected=expected)
+    assert {name for name, version in found.value.actual.items() if version} == {names[7], names[2_400]}
+    answer = await store.log.append(envelopes, moves, expected=expected | {names[7]: 1, names[2_400]: 1})
+    assert isinstance(answer, Appended)
+    assert dict(answer.versions) == dict.fromkeys(names, 1) | {names[7]: 2, names[2_400]: 2, "node/n1": count}
+    last = (await store.log.read(answer.positions[-2]))[0]
+    assert (dict(last.versions), last.position) == ({names[-1]: 1, "node/n1": count}, answer.positions[-1])
+
+
 async def test_an_append_under_a_lock_needs_that_lock(store: Store) -> None:
     held = await store.locks.acquire("n1", "pod-a", ttl_ms=60_000)
     assert isinstance(held, Held)

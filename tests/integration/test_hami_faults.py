@@ -43,7 +43,7 @@ async def test_b7_a_pod_past_admission_is_not_bound_without_accounting(world: Wo
         assert not found["NodeNames"]
         assert "nvidia.com/gpumem" in found["Error"]
         assert await caller.bind(pod, "n1") == texts.NO_RESERVATION
-    assert "nodeName" not in world.pod_of("p1")["spec"]
+    assert "nodeName" not in (await world.pod_of("p1"))["spec"]
 
 
 async def test_b8_a_node_with_a_name_longer_than_a_label_is_scheduled_to(world: World) -> None:
@@ -56,7 +56,7 @@ async def test_b8_a_node_with_a_name_longer_than_a_label_is_scheduled_to(world: 
         for made, where in ((pod, name), (other, "short")):
             assert (await caller.filter(made, [where]))["NodeNames"] == [where]
             assert await caller.bind(made, where) == ""
-    long, short = world.pod_of("p1")["metadata"], world.pod_of("p2")["metadata"]
+    long, short = (await world.pod_of("p1"))["metadata"], (await world.pod_of("p2"))["metadata"]
     assert long["annotations"]["hami.io/vgpu-node"] == name
     assert "hami.io/vgpu-node" not in long.get("labels", {})
     assert short["labels"]["hami.io/vgpu-node"] == "short"
@@ -83,6 +83,7 @@ async def test_b10_devices_in_init_containers_only_take_the_node_lock_too(world:
     made = pod_object("p1", namespace="default", limits={"cpu": "1"})
     asking = {"name": "init", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}}}
     made["spec"]["initContainers"] = [asking | ({"restartPolicy": restart} if restart else {})]
+    made["spec"]["schedulerName"] = "hami-scheduler"
     pod = await world.kube.create_pod(made)
     async with world.scheduler(bind_wait_s=0.2) as caller:
         assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
@@ -91,7 +92,7 @@ async def test_b10_devices_in_init_containers_only_take_the_node_lock_too(world:
         assert await caller.bind(pod, "n1") == texts.LOCK_BUSY
         await world.store.locks.release(held)
         assert await caller.bind(pod, "n1") == ""
-    notes = world.pod_of("p1")["metadata"]["annotations"]
+    notes = (await world.pod_of("p1"))["metadata"]["annotations"]
     assert notes["hami.io/vgpu-devices-allocated"] == "GPU-n1,NVIDIA,1000,0:;;"
 
 
@@ -129,7 +130,7 @@ async def test_a_refused_second_filter_frees_what_the_pod_had_reserved_and_leave
     async with world.scheduler() as caller:
         assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
         assert not (await caller.filter(pod, ["absent"]))["NodeNames"]
-        assert "annotations" not in world.pod_of("p1")["metadata"]
+        assert "annotations" not in (await world.pod_of("p1"))["metadata"]
         await world.settled(caller)
         assert (await caller.filter(other, ["n1"]))["NodeNames"] == ["n1"]
     [lapsed] = await world.events(AllocationLapsed)

@@ -5,7 +5,7 @@ import json
 from hami.events.catalog.allocation import AllocationBound, AllocationLapsed, AllocationReserved
 from hami.events.catalog.device import DeviceCordoned
 from hami.events.catalog.governance import PlacementRefused, PolicyChanged, QuotaChanged
-from hami.kube.kinds import NAMESPACES, QUOTAS
+from hami.kube.kinds import NAMESPACES, NODES, QUOTAS
 from hami.scheduler import texts
 from hami.vendors.registers import encode_register
 from tests.support.builders import a_device
@@ -26,7 +26,7 @@ async def test_filter_reserves_and_bind_writes_the_binding_with_its_annotations(
         assert found["FailedNodes"] == {"absent": "node unregistered"}
         assert found["Error"] == ""
         assert await caller.bind(pod, "n1") == ""
-    bound = world.pod_of("p1")
+    bound = await world.pod_of("p1")
     assert bound["spec"]["nodeName"] == "n1"
     assert bound["metadata"]["annotations"]["container.hami.io/main.visible-devices"] == "GPU-n1"
     assert bound["metadata"]["annotations"]["hami.io/vgpu-node"] == "n1"
@@ -128,7 +128,7 @@ async def test_a_dry_run_counts_what_runs_on_nodes_that_the_log_knows(world: Wor
     for name in ("taken", "cordoned", "free"):
         await world.add_node(name)
     template = node("template") | {"metadata": {"name": "template", "annotations": {"hami.io/node-nvidia-register": register}}}
-    there = {each["metadata"]["name"]: each for each in world.sim.objects("nodes")}
+    there = {each["metadata"]["name"]: each for each in await world.kube.list(NODES)}
     holder, pod = await world.add_pod("holder", limits=WHOLE), await world.add_pod("p1", limits=WHOLE)
 
     async def ask(caller: Caller, made: Obj, *items: Obj) -> tuple[list[str], Obj | None]:
@@ -168,7 +168,7 @@ async def test_placement_scored_names_all_that_fit_and_bind_reserves(world: Worl
         assert {each["Host"]: each["Score"] for each in json.loads(body)} == {"n1": 0, "n2": 10, "small": 0}
     [reserved] = await world.events(AllocationReserved)
     assert reserved.reservation.node == "n2"
-    assert world.pod_of("p1")["spec"]["nodeName"] == "n2"
+    assert (await world.pod_of("p1"))["spec"]["nodeName"] == "n2"
 
 
 async def test_preemption_keeps_only_nodes_where_the_victims_devices_are_enough(world: World) -> None:
@@ -200,7 +200,9 @@ async def test_preemption_counts_the_quota_that_its_victims_give_back(world: Wor
     await world.kube.create(QUOTAS, {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": hard}})
     victim, urgent = await world.add_pod("victim", limits=asks), await world.add_pod("urgent", limits=asks)
     await world.kube.create(NAMESPACES, {"metadata": {"name": "other"}})
-    stranger = await world.kube.create_pod(pod_object("stranger", namespace="other", limits=asks))
+    made = pod_object("stranger", namespace="other", limits=asks)
+    made["spec"]["schedulerName"] = "hami-scheduler"
+    stranger = await world.kube.create_pod(made)
     async with world.scheduler() as caller:
         await world.seen(QuotaChanged)
         await world.settled(caller)
@@ -265,7 +267,7 @@ async def test_nothing_is_written_to_nodes_and_pods_but_the_binding(world: World
     pod = await world.add_pod("p1")
     unfit = await world.add_pod("unfit", limits={"nvidia.com/gpu": "5"})
     async with world.scheduler() as caller:
-        before = world.versions("nodes")
+        before = await world.versions(NODES)
         await caller.bind(pod, (await caller.filter(pod, ["n1"]))["NodeNames"][0])
         await caller.filter(unfit, ["n1"])
 
@@ -273,5 +275,5 @@ async def test_nothing_is_written_to_nodes_and_pods_but_the_binding(world: World
             return await caller.metric("hami_comparisons_total") >= 3
 
         await wait_until(rounds, "three comparisons")
-        assert world.versions("nodes") == before
-        assert world.pod_of("unfit")["metadata"]["resourceVersion"] == unfit["metadata"]["resourceVersion"]
+        assert await world.versions(NODES) == before
+        assert (await world.pod_of("unfit"))["metadata"]["resourceVersion"] == unfit["metadata"]["resourceVersion"]

@@ -100,7 +100,7 @@ async def test_bind_asks_for_the_head_before_it_says_that_there_is_no_reservatio
         proxy.hold()
         assert (await a.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
         assert await _bind_while_behind(proxy, b, pod, "n1") == ""
-    assert world.pod_of("p1")["spec"]["nodeName"] == "n1"
+    assert (await world.pod_of("p1"))["spec"]["nodeName"] == "n1"
 
 
 async def test_bind_does_not_take_a_reservation_that_was_moved_for_one_that_stands(
@@ -116,7 +116,7 @@ async def test_bind_does_not_take_a_reservation_that_was_moved_for_one_that_stan
         proxy.hold()
         assert (await a.filter(pod, ["n2"]))["NodeNames"] == ["n2"]
         assert await _bind_while_behind(proxy, b, pod, "n1") == texts.NO_RESERVATION
-        assert "nodeName" not in world.pod_of("p1")["spec"]
+        assert "nodeName" not in (await world.pod_of("p1"))["spec"]
         assert await world.events(AllocationBound) == []
         assert await b.bind(pod, "n2") == ""
 

@@ -1,6 +1,6 @@
 """Manners towards kube-scheduler: few calls, no spinning, nobody woken without a reason."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -10,7 +10,7 @@ import pytest
 from hami.events.catalog.allocation import AllocationFailed, AllocationReserved
 from hami.events.catalog.device import DeviceCordoned
 from hami.events.catalog.node import NodeRegistered
-from hami.kube.kinds import NODES
+from hami.kube.kinds import EVENTS, NODES
 from hami.scheduler import texts
 from hami.sim.apiserver.faults import Fault
 from hami.sim.kubeapi import ClusterAccess
@@ -55,7 +55,7 @@ async def test_a_pod_that_fits_nowhere_is_filtered_at_most_three_times_then_sile
         await wait_until(lambda: kube_scheduler.calls["filter"], "the first filter call")
         await _comparisons(caller, 4)
         assert kube_scheduler.calls["filter"] <= 3
-        condition = world.pod_of("big")["status"]["conditions"][0]
+        condition = (await world.pod_of("big"))["status"]["conditions"][0]
         assert condition["message"] == "0/2 nodes are available: 2 1/1 CardInsufficientMemory."
 
 
@@ -64,30 +64,41 @@ async def test_pods_flow_from_pending_to_bound_and_a_freed_card_goes_to_the_one_
     await world.add_node("n1")
     async with world.scheduler() as caller, _scheduling(world, caller) as kube_scheduler:
         await world.kube.create_pod(_pod("first", **whole))
-        await wait_until(lambda: world.pod_of("first")["spec"].get("nodeName"), "the first pod bound")
+        await wait_until(partial(world.node_of, "first"), "the first pod bound")
         await world.kube.create_pod(_pod("second", **whole))
         await wait_until(lambda: kube_scheduler.calls["filter"] >= 2, "the second pod tried")
-        assert "nodeName" not in world.pod_of("second")["spec"]
+        assert "nodeName" not in (await world.pod_of("second"))["spec"]
         await world.kube.delete_pod("default", "first", grace=0)
         await world.seen(AllocationReserved, 1)
         # The deletion wakes the pod; should its filter come before the release is in the log, the next change wakes it again.
         await _comparisons(caller, 1)
         await world.kube.create_pod(_pod("nudge", **{"nvidia.com/gpu": "9"}))
-        await wait_until(lambda: world.pod_of("second")["spec"].get("nodeName"), "the second pod bound", timeout=15)
+        await wait_until(partial(world.node_of, "second"), "the second pod bound", timeout=15)
 
 
 def _hit(fault: Fault) -> int:
     return fault.hits
 
 
-def _told(world: World, pod: Obj) -> list[tuple[str, str, str]]:
+Told = list[tuple[str, str, str]]
+
+
+async def _told(world: World, pod: Obj) -> Told:
     """Type, reason and sentence of every Event about a pod."""
-    uid = pod["metadata"]["uid"]
-    return sorted(
-        (each["type"], each["reason"], each.get("note") or each["message"])
-        for each in world.sim.objects("events")
-        if (each.get("regarding") or each["involvedObject"])["uid"] == uid
-    )
+    uid, found = pod["metadata"]["uid"], await world.kube.list(EVENTS)
+    return sorted((each["type"], each["reason"], each["message"]) for each in found if each["involvedObject"]["uid"] == uid)
+
+
+async def _tells(world: World, pod: Obj, wanted: Callable[[Told], bool]) -> Told:
+    """Wait for the Events about a pod to be what is wanted of them."""
+    told: Told = []
+
+    async def there() -> bool:
+        told[:] = await _told(world, pod)
+        return wanted(told)
+
+    await wait_until(there, "the Events")
+    return told
 
 
 async def test_kubernetes_events_tell_the_story_once(world: World) -> None:
@@ -112,13 +123,17 @@ async def test_kubernetes_events_tell_the_story_once(world: World) -> None:
             await caller.filter(big, names)
         assert (await caller.filter(pod, names))["NodeNames"] == ["n1"]
         assert await caller.bind(pod, "n1") == ""
-        await wait_until(lambda: (_told(world, big), _told(world, pod)) == (refused, placed), "the events")
-        assert {each.get("reportingController") or each["reportingComponent"] for each in world.sim.objects("events")} == {
-            "hami-scheduler"
+        await _tells(world, big, lambda told: told == refused)
+        await _tells(world, pod, lambda told: told == placed)
+        components = {
+            each["reportingComponent"]
+            for each in await world.kube.list(EVENTS)
+            if each["involvedObject"]["name"] in {"p1", "big"}
         }
+        assert components == {"hami-scheduler"}
         assert await caller.bind(big, "n1") == texts.NO_RESERVATION
         failed = ("Warning", "BindingFailed", texts.NO_RESERVATION)
-        await wait_until(lambda: failed in _told(world, big), "the failed bind told")
+        await _tells(world, big, lambda told: failed in told)
         await world.write(DeviceCordoned(device="GPU-n2", actor="kim"), node_name="n2", subject="GPU-n2")
         await world.settled(caller)
         await caller.filter(big, names)
@@ -126,8 +141,7 @@ async def test_kubernetes_events_tell_the_story_once(world: World) -> None:
             ("Warning", "FilteringFailed", "1 nodes CardCordoned(n2)"),
             ("Warning", "FilteringFailed", "2 nodes CardInsufficientMemory(n1,n3)"),
         ]
-        await wait_until(lambda: set(changed) <= set(_told(world, big)), "the changed reasons told")
-        assert sorted([*refused, failed, *changed]) == _told(world, big)
+        await _tells(world, big, lambda told: told == sorted([*refused, failed, *changed]))
 
 
 async def test_an_event_names_as_many_nodes_as_it_can_hold(world: World) -> None:
@@ -140,20 +154,21 @@ async def test_an_event_names_as_many_nodes_as_it_can_hold(world: World) -> None
     async with world.scheduler() as caller:
         await caller.filter(big, names)
         await caller.filter(small, names)
-        await wait_until(lambda: (len(_told(world, big)), len(_told(world, small))) == (1, 1), "the events")
-        assert _told(world, big) == [("Warning", "FilteringFailed", "no available node, 60 nodes do not meet")]
-        [(_, _, note)] = _told(world, small)
+        await _tells(
+            world, big, lambda told: told == [("Warning", "FilteringFailed", "no available node, 60 nodes do not meet")]
+        )
+        [(_, _, note)] = await _tells(world, small, bool)
         assert note.startswith(f"find fit node({names[0]}), 0 nodes not fit, 60 nodes fit(...,{names[9]}:0.00,")
         assert note.endswith(f"{names[0]}:0.00)")
         huge = await world.add_pod("huge", limits={"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"})
         await caller.filter(huge, names)
-        await wait_until(lambda: len(_told(world, huge)) == 2, "the refusal told")
-        note = _told(world, huge)[0][2]
+        note = (await _tells(world, huge, lambda told: len(told) == 2))[0][2]
         assert note.startswith(f"60 nodes CardInsufficientMemory({names[0]},{names[1]},")
         assert note.endswith(" more)")
         assert len(note) <= 1024
 
 
+@pytest.mark.simulated
 async def test_a_409_for_the_wanted_node_is_a_success_and_for_another_a_failure(world: World) -> None:
     """Somebody else's binding lands while ours is on its way."""
     await world.add_node("n1")
@@ -174,9 +189,10 @@ async def test_a_409_for_the_wanted_node_is_a_success_and_for_another_a_failure(
                 await world.kube.bind(uid=pod["metadata"]["uid"], namespace="default", name=name, node=where)
     assert answers == {"wanted": "", "elsewhere": texts.BOUND_ELSEWHERE}
     assert [each.owner_uid for each in await world.events(AllocationFailed)] == [pod["metadata"]["uid"]]
-    assert [each["spec"]["nodeName"] for each in map(world.pod_of, answers)] == ["n1", "n2"]
+    assert [await world.node_of(name) for name in answers] == ["n1", "n2"]
 
 
+@pytest.mark.simulated
 @pytest.mark.parametrize("mark", ["label", "spec"])
 async def test_members_of_a_pod_group_bound_at_once_on_one_node_all_get_there(world: World, mark: str) -> None:
     """HAMi binds one pod of a node at a time and has the others poll; here each waits its turn, as every pod does."""
@@ -204,4 +220,4 @@ async def test_members_of_a_pod_group_bound_at_once_on_one_node_all_get_there(wo
                 tasks.start_soon(bind, pod)
         assert answers == [""] * len(pods)
         assert await caller.metric("hami_lock_wait_seconds_count") == len(pods)
-    assert {each["spec"].get("nodeName") for each in world.sim.objects("pods")} == {"n1"}
+    assert {await world.node_of(f"p{number}") for number in range(8)} == {"n1"}

@@ -25,18 +25,6 @@ DURABLE_WITHIN_MS = 1000
 """Longest wait for the append-only file; `everysec` takes about 50 ms. Then the outcome counts as unknown."""
 
 
-class _Asked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What `hami_append` is asked, beside the envelopes; the fields are described there."""
-
-    incarnation: str
-    producer: str
-    epoch: int
-    seq: int
-    events: Sequence[tuple[int | str, ...]]
-    expected: Mapping[str, int] | None = None
-    fence: tuple[int, str, int] | None = None
-
-
 class _Done(msgspec.Struct, frozen=True, gc=False):
     """What `hami_append` answers when it wrote."""
 
@@ -45,7 +33,6 @@ class _Done(msgspec.Struct, frozen=True, gc=False):
     moved: tuple[dict[str, int], ...]
 
 
-_encode: Final = msgspec.json.Encoder().encode
 _decode_done: Final = msgspec.json.Decoder(_Done).decode
 
 
@@ -112,22 +99,24 @@ class RedisLog:
         check_entities(entities)
         names, first = self._keys, envelopes[0]
         keys = [names.heads, names.log]
-        held: tuple[int, str, int] | None = None
+        fenced: tuple[str, int] = ("", 0)
         if fence is not None:
             keys.append(names.lock(fence.lock))
-            held = (len(keys), fence.owner, fence.token)
-        places: dict[str, int] = {}
-        events: list[tuple[int | str, ...]] = []
+            fenced = (fence.owner, fence.token)
+        feed_at: dict[str, int] = {}
+        named = {name: place for place, name in enumerate(expected, start=1)}
+        rest: list[Arg] = []
         for i, envelope in enumerate(envelopes):
             place = 0
             if feeds and feeds[i] and envelope.node:
-                place = places.get(envelope.node, 0)
+                place = feed_at.get(envelope.node, 0)
                 if not place:
                     keys.append(names.feed(envelope.node))
-                    place = places[envelope.node] = len(keys)
-            events.append((place, *entities[i]))
-        asked = _Asked(self._incarnation, first.producer, first.epoch, first.seq, events, expected or None, held)
-        return keys, [_encode(asked), *[encode_envelope(envelope) for envelope in envelopes]]
+                    place = feed_at[envelope.node] = len(keys)
+            moves = [named.setdefault(name, len(named) + 1) for name in entities[i]]
+            rest += (place, len(moves), *moves, encode_envelope(envelope))
+        row, counts = f"producer/{first.producer}", (len(envelopes), len(named), len(expected))
+        return keys, [self._incarnation, row, first.epoch, first.seq, *counts, *fenced, *named, *expected.values(), *rest]
 
     def _appended(self, first: Envelope, reply: bytes | list[Any]) -> Appended | Duplicate:
         if isinstance(reply, bytes):

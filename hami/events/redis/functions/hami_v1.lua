@@ -40,65 +40,49 @@ local function lock_value(text)
 end
 
 --[[ append
-KEYS: heads, log, then the lock (if fenced) and feeds in any order
-ARGV: a JSON object, then one envelope for each event. The object holds
-      incarnation, producer, epoch, seq of the first event, expected (entity -> version; absent = none),
-      fence ([the lock's place in KEYS, owner, token]; absent = not fenced),
-      events: for each its feed's place in KEYS (0 = none), then the entities it moves
+KEYS: heads, log, then the lock (if fenced), then feeds
+ARGV: incarnation, the producer's row, epoch, seq of the first event,
+      how many events, names, and expected versions there are, the fence's owner ('' = not fenced), its token;
+      the names: entities that this append looks at or moves, each once, those with an expected version first;
+      the expected versions; then for each event:
+      its feed's place in KEYS (0 = none), how many entities it moves, the places of these in the list of names, the envelope
+No part is JSON: taking it apart here cost more than the writes.
 The hash `heads` holds incarnation, g, producer/<name> (epoch:seq:entry last accepted), and each entity's version: one read and
 one write of it serve the whole call, as every command costs again in calling it and in the append-only file.
 An entry of the log: d <envelope> p <{"g": counter, "v": {entity: version after}}>. Entities hold nothing that JSON escapes.
+Numbers up to 10^14 are written out by `..` without an exponent: versions and counters stay below.
 Answer: {"g": of the last event, "ids": [...], "moved": [what stands in v, for each event]} as text, an array for a refusal.
 --]]
 
--- What this append looks at, as field -> text; false where there is nothing.
-local function heads_of(key, row, asked)
-  local names, found = {'incarnation', 'g', row}, {}
-  for entity in pairs(asked.expected or found) do names[#names + 1] = entity end
-  for _, event in ipairs(asked.events) do
-    for n = 2, #event do
-      if found[event[n]] == nil then
-        found[event[n]] = false
-        names[#names + 1] = event[n]
-      end
+local NAMES = 9 -- the arguments before the names
+
+-- incarnation, g, the producer's row, then the versions of the names; false where there is nothing.
+local function heads_of(key, argv, named)
+  local last = NAMES + named
+  if named <= AT_ONCE then
+    return redis.call('HMGET', key, 'incarnation', 'g', argv[2], unpack(argv, NAMES + 1, last))
+  end
+  local heads = redis.call('HMGET', key, 'incarnation', 'g', argv[2])
+  for from = NAMES + 1, last, AT_ONCE do
+    for _, version in ipairs(redis.call('HMGET', key, unpack(argv, from, math.min(from + AT_ONCE - 1, last)))) do
+      heads[#heads + 1] = version
     end
   end
-  for from = 1, #names, AT_ONCE do
-    local values = redis.call('HMGET', key, unpack(names, from, math.min(from + AT_ONCE - 1, #names)))
-    for i = 1, #values do found[names[from + i - 1]] = values[i] end
-  end
-  return found
+  return heads
 end
 
-local function conflict(expected, heads)
+local function conflict(argv, heads, named, given)
   local differs, actual = false, {'CONFLICT'}
-  for entity, version in pairs(expected) do
-    local now = tonumber(heads[entity] or 0)
-    if now ~= version then differs = true end
-    actual[#actual + 1] = entity
-    actual[#actual + 1] = whole(now)
+  for n = 1, given do
+    local now = heads[3 + n] or '0'
+    if now ~= argv[NAMES + named + n] then differs = true end
+    actual[2 * n], actual[2 * n + 1] = argv[NAMES + n], now
   end
   return differs and actual
 end
 
--- Counts up the versions of one event's entities, in `heads` and in `moved`; gives them as a JSON object.
-local function move(event, heads, moved)
-  local texts = {}
-  for n = 2, #event do
-    local entity = event[n]
-    local version = whole(tonumber(heads[entity] or 0) + 1)
-    heads[entity], moved[entity] = version, version
-    texts[n - 1] = '"' .. entity .. '":' .. version
-  end
-  return '{' .. table.concat(texts, ',') .. '}'
-end
-
-local function save_heads(key, changed)
-  local flat = {}
-  for field, value in pairs(changed) do
-    flat[#flat + 1] = field
-    flat[#flat + 1] = value
-  end
+local function save_heads(key, flat)
+  if #flat <= AT_ONCE then return redis.call('HSET', key, unpack(flat)) end
   for from = 1, #flat, AT_ONCE do
     redis.call('HSET', key, unpack(flat, from, math.min(from + AT_ONCE - 1, #flat)))
   end
@@ -109,14 +93,46 @@ local function keep_feed(key)
   if redis.call('PTTL', key) < FEED_TTL_MS - FEED_TTL_SLACK_MS then redis.call('PEXPIRE', key, FEED_TTL_MS) end
 end
 
-local function append(keys, argv)
-  local asked = cjson.decode(argv[1])
-  local row = 'producer/' .. asked.producer
-  local heads = heads_of(keys[1], row, asked)
-  if heads.incarnation ~= asked.incarnation then return {'UNSAFE', heads.incarnation or ''} end
+-- Writes the events; counts up `heads`, and puts the names that moved into `flat` as HSET wants them.
+local function write_events(keys, argv, heads, at, flat, count)
+  local ids, texts, fed, moved = {}, {}, {}, {}
+  local log, g = keys[2], tonumber(heads[2] or 0)
+  for i = 1, count do
+    local place, entities = argv[at], argv[at + 1] + 0
+    local text = '{'
+    for n = at + 2, at + 1 + entities do
+      local name = argv[n] + 0
+      local version = (heads[3 + name] or 0) + 1
+      heads[3 + name] = version
+      moved[name] = true
+      text = text .. (n > at + 2 and ',"' or '"') .. argv[NAMES + name] .. '":' .. version
+    end
+    text = text .. '}'
+    at = at + 2 + entities
+    texts[i] = text
+    ids[i] = redis.call('XADD', log, '*', 'd', argv[at], 'p', '{"g":' .. (g + i) .. ',"v":' .. text .. '}')
+    if place ~= '0' then
+      local feed = keys[place + 0]
+      redis.call('XADD', feed, 'MAXLEN', '~', FEED_LENGTH, '*', 'd', argv[at])
+      fed[feed] = true
+    end
+    at = at + 1
+  end
+  for feed in pairs(fed) do keep_feed(feed) end
+  for name in pairs(moved) do
+    flat[#flat + 1] = argv[NAMES + name]
+    flat[#flat + 1] = heads[3 + name]
+  end
+  return ids, texts
+end
 
-  local epoch, first, count = asked.epoch, asked.seq, #asked.events
-  local seen_epoch, seen_seq, seen_entry = producer_row(heads[row])
+local function append(keys, argv)
+  local named, given = argv[6] + 0, argv[7] + 0
+  local heads = heads_of(keys[1], argv, named)
+  if heads[1] ~= argv[1] then return {'UNSAFE', heads[1] or ''} end
+
+  local row, epoch, first, count = argv[2], argv[3] + 0, argv[4] + 0, argv[5] + 0
+  local seen_epoch, seen_seq, seen_entry = producer_row(heads[3])
   local last = first + count - 1
   if epoch < seen_epoch then return {'FENCED', whole(seen_epoch)} end
   if epoch > seen_epoch then
@@ -129,34 +145,22 @@ local function append(keys, argv)
   end
   if first ~= seen_seq + 1 then return {'GAP', whole(seen_epoch), whole(seen_seq), seen_entry} end
 
-  if asked.fence then
-    local place, owner, token = unpack(asked.fence)
-    local held = lock_value(redis.call('GET', keys[place]))
-    if not held or held.owner ~= owner or held.token ~= token then
+  if argv[8] ~= '' then
+    local held = lock_value(redis.call('GET', keys[3]))
+    if not held or held.owner ~= argv[8] or held.token ~= argv[9] + 0 then
       return {'STALE', held and held.owner or '', held and whole(held.token) or '0'}
     end
   end
 
-  local refused = asked.expected and conflict(asked.expected, heads)
+  local refused = given > 0 and conflict(argv, heads, named, given)
   if refused then return refused end
 
   -- From here on it writes.
-  local ids, texts, changed, fed = {}, {}, {}, {}
-  local before = tonumber(heads.g or 0)
-  for i, event in ipairs(asked.events) do
-    local envelope = argv[i + 1]
-    texts[i] = move(event, heads, changed)
-    ids[i] = redis.call('XADD', keys[2], '*', 'd', envelope, 'p', '{"g":' .. whole(before + i) .. ',"v":' .. texts[i] .. '}')
-    if event[1] > 0 then
-      local feed = keys[event[1]]
-      redis.call('XADD', feed, 'MAXLEN', '~', FEED_LENGTH, '*', 'd', envelope)
-      fed[feed] = true
-    end
-  end
-  for feed in pairs(fed) do keep_feed(feed) end
-  local g = whole(before + count)
-  changed.g, changed[row] = g, whole(epoch) .. ':' .. whole(last) .. ':' .. ids[count]
-  save_heads(keys[1], changed)
+  local g = tonumber(heads[2] or 0) + count
+  local flat = {'g', g, row, ''}
+  local ids, texts = write_events(keys, argv, heads, NAMES + named + given + 1, flat, count)
+  flat[4] = argv[3] .. ':' .. last .. ':' .. ids[count]
+  save_heads(keys[1], flat)
   return '{"g":' .. g .. ',"ids":["' .. table.concat(ids, '","') .. '"],"moved":[' .. table.concat(texts, ',') .. ']}'
 end
 
