@@ -36,10 +36,10 @@ def nodes_by_word(failed: Mapping[str, str]) -> dict[str, list[str]]:
     words = {
         text: {item.rpartition(" ")[2] for item in text.split(", ")} for text in set(failed.values()) if text[:1].isdigit()
     }
-    for node, text in failed.items():
-        for word in words.get(text, ()):
+    for node in sorted(failed):
+        for word in words.get(failed[node], ()):
             found.setdefault(word, []).append(node)
-    return {word: sorted(found[word]) for word in sorted(found)}
+    return dict(sorted(found.items()))
 
 
 def reason_counts(failed: Mapping[str, str]) -> dict[str, int]:
