@@ -6,7 +6,8 @@ HamiError
 ├── Conflict              expected versions did not hold (the store refused an append)
 ├── Fenced / GapFound     our producer's epoch or sequence is not what the store has
 ├── HistoryChanged        the entry a reader stood on is gone, or the log jumps after it
-├── StoreUnavailable      Redis cannot be reached or refuses writes for now
+├── StoreUnavailable      Redis cannot be reached
+│   └── StoreRefuses      Redis answers, and will not do this for now (full, a replica)
 ├── StoreUnsafe           Redis is reachable, but must not be used (eviction, replica, foreign functions, wrong incarnation)
 └── DeviceUnavailable     a device library call failed
 """
@@ -63,6 +64,10 @@ class HistoryChanged(HamiError):  # noqa: N818 - as above
 
 class StoreUnavailable(HamiError):  # noqa: N818 - as above
     """The event store cannot be reached or refuses writes for now."""
+
+
+class StoreRefuses(StoreUnavailable):
+    """The event store answers and refuses: it is full, or a replica, or lacks replicas of its own."""
 
 
 class StoreUnsafe(HamiError):  # noqa: N818 - as above

@@ -66,7 +66,9 @@ async def run_agent(
             if isinstance(backend, ScriptedBackend):
                 tasks.start_soon(backend.follow)
             if settings.metrics_bind:
-                await tasks.start(partial(serve, _endpoint(agent, outbox), bind=settings.metrics_bind))
+                await tasks.start(
+                    partial(serve, _endpoint(agent, outbox), bind=settings.metrics_bind, setting="agent.metrics_bind")
+                )
             tasks.start_soon(agent.run)
     finally:
         for client in (central, sidecar):

@@ -14,9 +14,18 @@ import anyio
 
 from hami.domain.allocation import Allocation, Phase, shares_of
 from hami.domain.cluster import ClusterSnapshot, NodeState
-from hami.domain.errors import Conflict, Fenced, HamiError, InvalidInput, StaleFence, StoreUnavailable, StoreUnsafe
+from hami.domain.errors import (
+    Conflict,
+    Fenced,
+    HamiError,
+    InvalidInput,
+    StaleFence,
+    StoreRefuses,
+    StoreUnavailable,
+    StoreUnsafe,
+)
 from hami.events.catalog.allocation import AllocationBound, AllocationFailed
-from hami.events.catalog.governance import LockReclaimed, LockWaitTimedOut
+from hami.events.catalog.governance import LockReclaimed, LockRefused, LockWaitTimedOut
 from hami.events.lease import Busy, Held
 from hami.events.log import Draft, Fence
 from hami.kube.errors import ApiError
@@ -72,10 +81,12 @@ class Bind:
             error = texts.BIND_SLOW
         except InvalidInput as wrong:
             error = str(wrong)
+        except StoreRefuses:
+            error = texts.WRITES_REFUSED
         except (StoreUnavailable, Conflict):
             error = texts.STORE_AWAY
-        except StaleFence:
-            error = texts.LOCK_LOST
+        except StaleFence as stale:
+            error = self._lock_lost(core, body, str(stale))
         except (StoreUnsafe, Fenced) as sand:
             core.alarm.ring(sand)
             error = texts.STORE_UNSAFE
@@ -86,6 +97,13 @@ class Bind:
         if about is not None and error:
             core.told.binding_failed(about, error)
         return BindingResult(error=error)
+
+    def _lock_lost(self, core: Core, body: bytes, why: str) -> str:
+        """The store refused a write under a lock that is no longer ours: on record, for `hami locks`."""
+        args = decode_binding(body)
+        refused = LockRefused(lock=args.node, by=args.pod_uid, why=why)
+        core.notes.write(Draft(event=refused, node=args.node, subject=args.pod_uid))
+        return texts.LOCK_LOST
 
     async def _recipe(self, core: Core, args: BindingArgs) -> None:
         # 2. Worth waiting for the lock at all?
@@ -116,7 +134,8 @@ class Bind:
         """The pod's live allocation on this node; filter may have answered elsewhere a moment ago, so the head counts."""
         held = _on_node(core, args)
         if held is None:
-            await core.catch_up()
+            if not await core.catch_up():
+                raise _Stop(texts.BEHIND)
             held = _on_node(core, args)
         if held is None and core.settings.placement == "scored":
             held = await reserve_for_bind(core, self._remembered, args)

@@ -14,6 +14,10 @@ from hami.domain.cluster import Visible
 LABEL: Final = "hami.io/managed"
 LABEL_VALUE: Final = "true"
 
+IGNORE_LABEL: Final = "hami.io/webhook"
+IGNORE_VALUE: Final = "ignore"
+"""HAMi's opt-out, on a pod or a namespace: the webhook is not asked."""
+
 RESERVATION: Final = "hami.io/reservation"
 NODE: Final = "hami.io/vgpu-node"
 TIME: Final = "hami.io/vgpu-time"

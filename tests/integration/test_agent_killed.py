@@ -179,6 +179,8 @@ async def test_killed_while_it_registers(node: Node, step: str) -> None:
         await node.registered()
         await healthy(node, 20)
         await node.agrees()
+    known = (await node.state()).nodes[NODE].devices
+    assert [(each.device.uuid, each.health) for each in known] == [(uuid, Health.HEALTHY) for uuid in UUIDS]
 
 
 @pytest.mark.parametrize("step", ["health changed", "cleared by an operator"])
@@ -212,6 +214,10 @@ async def test_killed_when_a_container_has_its_devices(node: Node, api: InMemory
     async with node.life():
         await prepared(node, wanted.id)
         await node.agrees()
+    told = await node.events(AllocationPrepared)
+    assert {(each.reservation, each.container, each.difference) for each in told if isinstance(each, AllocationPrepared)} == {
+        (wanted.id, "main", "")
+    }
 
 
 async def test_killed_between_the_answer_and_the_kubelets_books(node: Node, api: InMemoryApi) -> None:
