@@ -128,6 +128,13 @@ class HealthWatch:
             card, proof = self._card(uuid), msgspec.structs.replace(evidence, boot_id=self._boot_id)
             self._tell(card, recover(card, proof, self._policy, now=self._clock()), None)
 
+    async def probe_all(self) -> None:
+        for offer in self._board.offers:
+            try:
+                await self.probe(offer.uuid)
+            except DeviceUnavailable as error:
+                log.warning("card cannot be probed", device=offer.uuid, error=str(error))
+
     def unmonitored(self, cards: dict[str, str]) -> None:
         """Cards whose faults will not be heard: neither sick nor proven well. Told once for each reason."""
         for uuid, why in cards.items():
@@ -202,11 +209,7 @@ class HealthWatch:
     async def _poll(self) -> None:
         """Levels hold without any event, so they are read at the start and then on a timer."""
         while True:
-            for offer in self._board.offers:
-                try:
-                    await self.probe(offer.uuid)
-                except DeviceUnavailable as error:
-                    log.warning("card cannot be probed", device=offer.uuid, error=str(error))
+            await self.probe_all()
             await anyio.sleep(self._timing.poll_s)
 
     def _decide(self, fault: Fault) -> None:

@@ -116,7 +116,7 @@ def _list(shares: Sequence[DeviceShare], visible: Visible) -> str:
         case Visible.NOTHING:
             return NO_DEVICE
         case Visible.INDEX:
-            return ",".join(dict.fromkeys(str(share.index) if share.mig is None else _visible(share) for share in shares))
+            return ",".join(dict.fromkeys(_visible(share) if _is_instance(share) else str(share.index) for share in shares))
         case Visible.UUID:
             return ",".join(dict.fromkeys(_visible(share) for share in shares))
 
@@ -124,3 +124,8 @@ def _list(shares: Sequence[DeviceShare], visible: Visible) -> str:
 def _visible(share: DeviceShare) -> str:
     """A planned MIG instance has no name yet: no device until it has one (never the whole card)."""
     return share.uuid if share.mig is None else share.mig.uuid or NO_DEVICE
+
+
+def _is_instance(share: DeviceShare) -> bool:
+    """Made for this share, or cut by an operator. Neither has an index that a runtime would take for it."""
+    return share.mig is not None or share.uuid.startswith("MIG-")

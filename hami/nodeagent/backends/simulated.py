@@ -6,18 +6,31 @@ from typing import Final
 import anyio
 import msgspec
 
-from hami.domain.device import Device
+from hami.domain.device import Device, MigPlacement
 from hami.domain.errors import DeviceUnavailable
 from hami.nodeagent.backends.base import Inventory
+from hami.nodeagent.backends.simulated_mig import ATTRIBUTE, SimulatedMig
 from hami.nodeagent.decide.faults import Counters, Evidence, Fault, FaultKind
+from hami.nodeagent.decide.mig import Failed, Instance
 
 SOUND: Final = Counters(uncorrected=0, remapped=0, remap_pending=False, remap_failure=False)
 
 
 class SimulatedBackend:
-    """Devices that do what they are told: `strike`, `lose`, `restore`, `act`, `count`, `silence`, `break_library`."""
+    """Devices that do what they are told: `strike`, `lose`, `restore`, `act`, `count`, `silence`, `break_library`.
 
-    def __init__(self, devices: tuple[Device, ...], *, vendor: str = "NVIDIA", driver: str = "simulated") -> None:
+    `mig` holds what is cut out of them, for cards whose attribute `mig` says that they can be cut.
+    """
+
+    def __init__(
+        self,
+        devices: tuple[Device, ...],
+        *,
+        vendor: str = "NVIDIA",
+        driver: str = "simulated",
+        mig: SimulatedMig | None = None,
+    ) -> None:
+        self.mig = mig or SimulatedMig()
         self._devices = {device.uuid: device for device in devices}
         self._vendor, self._driver = vendor, driver
         self._lost: dict[str, str] = {}
@@ -75,10 +88,11 @@ class SimulatedBackend:
     async def inventory(self) -> Inventory:
         self._check()
         return Inventory(
-            devices=tuple(device for uuid, device in self._devices.items() if uuid not in self._lost),
+            devices=tuple(self.mig.described(device) for uuid, device in self._devices.items() if uuid not in self._lost),
             unavailable=dict(self._lost),
             unmonitored=dict(self._unmonitored),
             driver=self._driver,
+            instances=tuple(each for each in self.mig.instances if each.card not in self._lost),
         )
 
     async def wait_faults(self, timeout_s: float) -> tuple[Fault, ...]:
@@ -104,8 +118,35 @@ class SimulatedBackend:
         asked = Fault(uuid=uuid, kind=FaultKind.RECOVERY_ACTION, recovery_action=action)
         return evidence, (asked,) if action else ()
 
+    async def enable_mig(self, card: str) -> str:
+        self._check()
+        found = self._devices.get(card)
+        return "Not Found" if found is None or card in self._lost else self.mig.enable(found)
+
+    async def make_gpu_instance(self, card: str, profile: str, placement: MigPlacement) -> Instance | Failed:
+        return self._gone(card) or self.mig.make_gpu(card, profile, placement)
+
+    async def make_compute_instance(self, instance: Instance) -> Instance | Failed:
+        return self._gone(instance.card) or self.mig.make_compute(instance)
+
+    async def drop_compute_instances(self, instance: Instance) -> str:
+        self._check()
+        return self.mig.drop_compute(instance)
+
+    async def drop_gpu_instance(self, instance: Instance) -> str:
+        self._check()
+        return self.mig.drop_gpu(instance)
+
     async def close(self) -> None:
         self._open = False
+
+    def _gone(self, card: str) -> Failed | None:
+        self._check()
+        found = self._devices.get(card)
+        if found is None or card in self._lost:
+            return Failed("Not Found")
+        enabled = self.mig.described(found).attributes.get(ATTRIBUTE) == "enabled"
+        return None if enabled else Failed("Not Supported")
 
     def _report(self, fault: Fault) -> None:
         if fault.uuid in self._unmonitored:
@@ -119,9 +160,10 @@ class SimulatedBackend:
 
 
 def simulated_cards(
-    count: int, *, model: str = "NVIDIA A100-SXM4-80GB", memory: int = 81920, prefix: str = "00000000"
+    count: int, *, model: str = "NVIDIA A100-SXM4-80GB", memory: int = 81920, prefix: str = "00000000", mig: str = ""
 ) -> tuple[Device, ...]:
-    """`count` equal cards with stable ids: the same arguments give the same cards."""
+    """`count` equal cards with stable ids: the same arguments give the same cards. `mig` is their MIG mode, if any."""
+    extra = {ATTRIBUTE: mig} if mig else {}
     blank = {"vendor": "NVIDIA", "model": model, "memory": memory, "cores": 100, "slots": 1}
     return tuple(
         msgspec.convert(
@@ -130,7 +172,7 @@ def simulated_cards(
                 "uuid": f"GPU-{prefix}-0000-0000-0000-{number:012x}",
                 "index": number,
                 "numa": number * 2 // max(count, 1),
-                "attributes": {"minor": str(number), "pci": f"0000:{16 + number:02x}:00.0", "cuda": "8.0"},
+                "attributes": {"minor": str(number), "pci": f"0000:{16 + number:02x}:00.0", "cuda": "8.0", **extra},
             },
             Device,
         )

@@ -154,7 +154,7 @@ def test_a_node_file_that_nobody_named_may_be_missing(tmp_path: Path) -> None:
         ("", "{", "text"),
         ("", [{"name": "n1", "devicesplitcount": "many"}], "$.nodeconfig[0].devicesplitcount"),
         ("", [{"name": "n1"}, {"name": "n1", "devicesplitcount": 0}], "nodeconfig[1].devicesplitcount"),
-        ("", [{"name": "n1", "operatingmode": "mig"}], "nodeconfig[0].operatingmode"),
+        ("", [{"name": "n1", "operatingmode": "passthrough"}], "nodeconfig[0].operatingmode"),
         ("", [{"devicesplitcount": 1}], "$.nodeconfig[0]"),
     ],
 )

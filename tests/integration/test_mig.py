@@ -1,0 +1,165 @@
+"""MIG from filter to container: an instance is made before the Binding, names itself in the container, and goes with the pod."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from hami.domain.reasons import Reason
+from hami.events.catalog.allocation import AllocationBound, AllocationFailed, AllocationPrepared
+from hami.events.catalog.device import MigApplyFailed, MigInstanceCreated, MigInstanceDestroyed
+from hami.nodeagent.backends.simulated import SimulatedBackend
+from hami.scheduler import texts
+from tests.support.agents import NODE
+from tests.support.mig import ONE, CutNode, backend_with, cut_node
+from tests.support.plugins import socket_folder
+from tests.support.scheduler import World
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with socket_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def backend() -> SimulatedBackend:
+    return backend_with()
+
+
+@pytest.fixture
+async def cut(world: World, folder: Path, backend: SimulatedBackend) -> AsyncIterator[CutNode]:
+    async with cut_node(world, folder, backend) as made:
+        yield made
+
+
+async def test_a_pod_gets_an_instance_of_its_own_and_gives_it_back(cut: CutNode) -> None:
+    async with cut.world.scheduler() as caller, cut.agent():
+        made = await cut.placed(caller, "p1")
+        [instance] = cut.backend.mig.instances
+        assert (instance.profile, instance.placement.start) == ("1g.10gb", 6)
+        assert await cut.visible("p1") == (instance.uuid,)
+        [created] = await cut.told(MigInstanceCreated)
+        [bound] = await cut.told(AllocationBound)
+        assert (created.reservation, created.instance.uuid) == (bound.reservation, instance.uuid)
+        [prepared] = await cut.told(AllocationPrepared)
+        assert (prepared.owner_uid, prepared.difference) == (made["metadata"]["uid"], "")
+        view = cut.kubelet.runtime.view("p1", "main")
+        assert view is not None
+        assert view.mounts == ()
+        await cut.gone("p1")
+        await cut.instances(0)
+        [destroyed] = await cut.told(MigInstanceDestroyed)
+        assert (destroyed.instance.uuid, destroyed.why) == (instance.uuid, "its reservation has ended")
+
+
+async def test_two_pods_at_once_get_two_instances(cut: CutNode) -> None:
+    async with cut.world.scheduler(bind_wait_s=5.0) as caller, cut.agent():
+        first, second = await cut.pod("p1"), await cut.pod("p2")
+        await cut.fits(caller, first)
+        await cut.fits(caller, second)
+        answers: list[str] = []
+
+        async def bind(made: dict[str, object]) -> None:
+            answers.append(await caller.bind(made, NODE))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bind, first)
+            tasks.start_soon(bind, second)
+        assert answers == ["", ""]
+        seen = [*await cut.visible("p1"), *await cut.visible("p2")]
+        assert sorted(seen) == sorted(each.uuid for each in cut.backend.mig.instances)
+        assert len(set(seen)) == 2
+
+
+async def test_a_full_card_is_refused_in_hamis_words(cut: CutNode) -> None:
+    async with cut.world.scheduler() as caller, cut.agent():
+        for number in range(7):
+            await cut.placed(caller, f"p{number}")
+        more = await cut.pod("more")
+        answer = await caller.filter(more, [NODE])
+        assert answer["FailedNodes"] == {NODE: f"1/1 {Reason.CARD_TIME_SLICING_EXHAUSTED}"}
+        await cut.gone("p0")
+        await cut.fits(caller, more)
+        assert await caller.bind(more, NODE) == ""
+
+
+async def test_a_card_without_a_place_large_enough_is_refused_in_hamis_words(cut: CutNode) -> None:
+    async with cut.world.scheduler() as caller, cut.agent():
+        await cut.placed(caller, "p0")
+        large = await cut.pod("large", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "60000"})
+        answer = await caller.filter(large, [NODE])
+        assert answer["FailedNodes"] == {NODE: f"1/1 {Reason.CARD_MIG_TOPOLOGY_INFEASIBLE}"}
+        huge = await cut.pod("huge", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "80000"})
+        answer = await caller.filter(huge, [NODE])
+        assert answer["FailedNodes"] == {NODE: f"1/1 {Reason.CARD_INSUFFICIENT_MEMORY}"}
+
+
+async def test_several_instances_of_one_card_go_to_one_container(cut: CutNode) -> None:
+    async with cut.world.scheduler() as caller, cut.agent():
+        await cut.placed(caller, "p1", {**ONE, "nvidia.com/gpu": "3"})
+        assert sorted(await cut.visible("p1")) == sorted(each.uuid for each in cut.backend.mig.instances)
+        assert len(cut.backend.mig.instances) == 3
+
+
+async def test_a_node_that_makes_nothing_in_time_frees_everything(cut: CutNode) -> None:
+    """The agent is dead when the bind comes; what it makes too late is taken away again."""
+    async with cut.world.scheduler(mig_wait_s=0.3) as caller:
+        async with cut.agent():
+            made = await cut.pod("p1")
+            await cut.fits(caller, made)
+        assert await caller.bind(made, NODE) == texts.MIG_SLOW
+        [failed] = await cut.told(AllocationFailed)
+        assert failed.reason == "the node did not make the MIG instance in time"
+        assert "nodeName" not in cut.world.pod_of("p1")["spec"]
+        assert await cut.world.store.locks.state(NODE) is None
+        async with cut.agent() as agent:
+            await wait_until(lambda: agent.book.read, "the feed to be read")
+            await cut.fits(caller, made)
+            assert await caller.bind(made, NODE) == ""
+            assert await cut.visible("p1") == tuple(each.uuid for each in await cut.instances(1))
+
+
+async def test_a_node_that_cannot_make_it_says_so_and_bind_does_not_wait(cut: CutNode) -> None:
+    cut.backend.mig.refuse("compute", "Insufficient Resources", times=3)
+    async with cut.world.scheduler(mig_wait_s=8.0) as caller, cut.agent():
+        made = await cut.pod("p1")
+        await cut.fits(caller, made)
+        with anyio.fail_after(6):
+            assert await caller.bind(made, NODE) == texts.MIG_FAILED
+        [said] = await cut.told(MigApplyFailed)
+        assert (said.error, said.instance.profile) == ("Insufficient Resources", "1g.10gb")
+        [failed] = await cut.told(AllocationFailed)
+        assert failed.reason == "the node could not make the MIG instance: Insufficient Resources"
+        await cut.instances(0)
+        await cut.fits(caller, made)
+        assert await caller.bind(made, NODE) == ""
+
+
+async def test_what_fails_once_is_tried_again_within_the_same_bind(cut: CutNode) -> None:
+    cut.backend.mig.refuse("gpu", "In use by another client", times=1)
+    cut.backend.mig.refuse("compute", "In use by another client", times=1)
+    async with cut.world.scheduler() as caller, cut.agent():
+        await cut.placed(caller, "p1")
+        assert len(cut.backend.mig.instances) == 1
+        assert await cut.world.events(MigApplyFailed) == []
+
+
+async def test_the_wait_ends_when_the_pod_goes(cut: CutNode) -> None:
+    async with cut.world.scheduler(mig_wait_s=8.0) as caller:
+        async with cut.agent():
+            made = await cut.pod("p1")
+            await cut.fits(caller, made)
+        answers: list[str] = []
+
+        async def bind() -> None:
+            answers.append(await caller.bind(made, NODE))
+
+        with anyio.fail_after(6):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(bind)
+                await cut.told(AllocationBound)
+                await cut.gone("p1")
+        assert answers == [texts.NO_RESERVATION]
