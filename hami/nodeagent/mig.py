@@ -121,6 +121,7 @@ class MigKeeper:
 
     async def _make(self, wish: Wanted) -> bool:
         self._remember(wish, wish.slice.uuid)
+        log.info("MIG instance wanted", device=wish.card, profile=wish.slice.profile, reservation=wish.reservation)
         made = await self._backend.make_gpu_instance(wish.card, wish.slice.profile, wish.slice.placement)
         if isinstance(made, Failed):
             return self._failed(wish, made.why)

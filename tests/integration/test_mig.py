@@ -1,4 +1,4 @@
-"""MIG from filter to container: an instance is made before the Binding, names itself in the container, and goes with the pod."""
+"""MIG from filter to container: an instance is made before the Binding, is what the container sees, and goes with the pod."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -31,6 +31,8 @@ class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     xid: int | None = None
     lose: bool = False
     restore: bool = False
+    hold: str = ""
+    """A step of cutting that does not return from now on (see SimulatedMig.hold)."""
 
 
 def load_script(path: Path) -> tuple[Device, ...]:
@@ -68,7 +70,10 @@ class ScriptedBackend(SimulatedBackend):
         except msgspec.DecodeError as error:
             log.warning("line not understood", line=line[:200], error=str(error))
             return
-        if act.lose:
+        if act.hold:
+            self.mig.hold(act.hold)
+            log.info("a step hangs from now on", step=act.hold)
+        elif act.lose:
             self.lose(act.uuid)
         elif act.restore:
             self.restore(act.uuid)

@@ -124,16 +124,20 @@ class SimulatedBackend:
         return "Not Found" if found is None or card in self._lost else self.mig.enable(found)
 
     async def make_gpu_instance(self, card: str, profile: str, placement: MigPlacement) -> Instance | Failed:
+        await self.mig.reach("gpu")
         return self._gone(card) or self.mig.make_gpu(card, profile, placement)
 
     async def make_compute_instance(self, instance: Instance) -> Instance | Failed:
+        await self.mig.reach("compute")
         return self._gone(instance.card) or self.mig.make_compute(instance)
 
     async def drop_compute_instances(self, instance: Instance) -> str:
+        await self.mig.reach("drop_compute")
         self._check()
         return self.mig.drop_compute(instance)
 
     async def drop_gpu_instance(self, instance: Instance) -> str:
+        await self.mig.reach("drop_gpu")
         self._check()
         return self.mig.drop_gpu(instance)
 

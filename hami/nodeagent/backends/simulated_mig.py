@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 from uuid import NAMESPACE_OID, uuid5
 
+import anyio
 import msgspec
 
 from hami.domain.device import Device, MigPlacement, MigProfile
@@ -40,6 +41,7 @@ class SimulatedMig:
         self._occupied: set[str] = set()
         self._pending: set[str] = set()
         self._needs_reset: set[str] = set()
+        self._held: set[str] = set()
         self._cut = _Cut()
         if file is not None and file.exists():
             self._cut = msgspec.json.decode(file.read_bytes(), type=_Cut)
@@ -51,6 +53,14 @@ class SimulatedMig:
     def refuse(self, step: str, why: str, *, times: int = 1) -> None:
         """`step`: `gpu`, `compute`, `drop_compute` or `drop_gpu`. It fails that often, with that text."""
         self._refusals.setdefault(step, []).extend([why] * times)
+
+    def hold(self, step: str) -> None:
+        """The step never returns, as in a library that hangs; nothing of it is done."""
+        self._held.add(step)
+
+    async def reach(self, step: str) -> None:
+        if step in self._held:
+            await anyio.sleep_forever()
 
     def occupy(self, uuid: str, *, busy: bool = True) -> None:
         """A process in an instance, or on a card that is not cut."""
