@@ -108,6 +108,8 @@ class Agent:
             clock=clock,
             timing=self._timing.health,
             tenants=self.book.tenants,
+            present=lambda: self.registrar.present,
+            pieces=lambda card: self.registrar.pieces_of(card),  # noqa: PLW0108 - it is made after
         )
         config, facts = node_config_of(settings), node_facts(settings, node_uid, boot_id, version)
         self.announcer = None if node_object is None else self._announcer(node_object)
@@ -167,6 +169,7 @@ class Agent:
             off=self.registrar.not_cut_yet,
             on_mode=self.registrar.look,
             on_cut=self.registrar.cut,
+            on_gone=self.registrar.gone,
             timing=self._timing.mig,
         )
 

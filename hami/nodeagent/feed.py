@@ -6,7 +6,7 @@ from typing import Final, Protocol
 import anyio
 import msgspec
 
-from hami.domain.allocation import Phase, PodOwner, Reservation, shares_of, with_instance
+from hami.domain.allocation import DeviceShare, Phase, PodOwner, Reservation, shares_of, with_instance
 from hami.domain.device import MigSlice
 from hami.domain.errors import StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
@@ -94,11 +94,11 @@ class ReservationBook:
         )
 
     def tenants(self, uuid: str) -> tuple[str, ...]:
-        """Uids of the owners that hold a share of a card and may be running."""
+        """Uids of the owners that hold a share of a card, or that MIG instance, and may be running."""
         return tuple(
             known.reservation.owner.uid
             for known in self._known.values()
-            if known.phase is Phase.BOUND and any(share.uuid == uuid for share in shares_of(known.reservation.containers))
+            if known.phase is Phase.BOUND and any(_holds(share, uuid) for share in shares_of(known.reservation.containers))
         )
 
     def likely_cards(self, size: int, served: Callable[[str, str], bool]) -> tuple[str, ...]:
@@ -194,3 +194,7 @@ class FeedReader:
             self._voice.tell_again(request.devices)
         answer = msgspec.structs.replace(self._voice.report(), nonce=request.nonce)
         self._publisher.publish(answer)
+
+
+def _holds(share: DeviceShare, uuid: str) -> bool:
+    return uuid == share.uuid or (share.mig is not None and uuid == share.mig.uuid)

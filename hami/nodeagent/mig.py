@@ -41,7 +41,7 @@ class MigKeeper:
     """Owner of the cuts of this node's cards. `wake` when a reservation was bound or has ended.
 
     `cards` are those offered for cutting, `off` those that wait for their mode (`on_mode`: one has got it). `on_cut` is called
-    before the cluster hears of an instance, so that a container's runtime knows its name by then.
+    before the cluster hears of an instance, so that a container's runtime knows its name by then, `on_gone` when it is gone.
     """
 
     def __init__(
@@ -55,11 +55,12 @@ class MigKeeper:
         off: Callable[[], Sequence[Device]] = lambda: (),
         on_mode: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
         on_cut: Callable[[Sequence[Instance]], None] = lambda _: None,
+        on_gone: Callable[[str], None] = lambda _: None,
         timing: MigTiming | None = None,
     ) -> None:
         self._backend, self._book, self._memory, self._publisher = backend, book, memory, publisher
         self._cards, self._off, self._on_mode = cards, off, on_mode
-        self._on_cut, self._timing = on_cut, timing or MigTiming()
+        self._on_cut, self._on_gone, self._timing = on_cut, on_gone, timing or MigTiming()
         self._told: set[Place] = set()
         self._failures: dict[tuple[str, Place], int] = {}
         self._said: set[tuple[Place, str]] = set()
@@ -165,6 +166,7 @@ class MigKeeper:
         mine = next((each for each in self._memory.state.mig if each.place == instance.place), None)
         ended = "its reservation has ended" if mine is not None else "nobody's"
         self._drop_owned({instance.place})
+        self._on_gone(instance.uuid)
         self._said = {key for key in self._said if key[0] != instance.place}
         event = MigInstanceDestroyed(device=instance.card, instance=instance.slice, why=ended)
         self._publisher.publish(event, subject=instance.uuid or instance.card)

@@ -13,6 +13,7 @@ from hami.events.catalog.handshake import HandshakeReported
 from hami.events.catalog.node import NodeRegistered
 from hami.nodeagent.backends.base import DeviceBackend, Inventory
 from hami.nodeagent.board import Board, Offer
+from hami.nodeagent.decide.faults import Piece
 from hami.nodeagent.decide.health import kubelet_healthy
 from hami.nodeagent.decide.mig import Instance
 from hami.nodeagent.decide.pieces import as_device, resource_of
@@ -62,6 +63,7 @@ class Registrar:
         self._left_out: dict[str, str] = {}
         self.pieces: dict[str, Device] = {}
         """MIG instances as devices, by uuid: as they were at the last look, and those cut since."""
+        self._cut: dict[str, Instance] = {}
         self.cards: tuple[Device, ...] = ()
         """The cards themselves, offered or not."""
 
@@ -96,11 +98,12 @@ class Registrar:
         """1 ask the library, 2 decide the set, 3 board, 4 tell the cluster if it differs (at the start: always)."""
         found = await self._backend.inventory()
         self.cards = tuple(self._with_missing(found))
-        self.pieces = {}
-        offered = device_set(self.cards, self._config, self._remembered(), found.instances)
+        instances = self._still_there(found)
+        offered = device_set(self.cards, self._config, self._remembered(), instances)
         self._say_left_out(offered.left_out)
+        self.pieces, self._cut = {}, {}
         self._driver, self._offered = found.driver, offered.devices
-        self.cut(found.instances)
+        self.cut(instances)
         self._board.show(self._offers(offered))
         if not self._told or differs(self._memory.state.told, offered):
             self._tell(offered)
@@ -126,6 +129,12 @@ class Registrar:
         self._memory.state.seen = tuple(cards)
         return cards
 
+    def _still_there(self, found: Inventory) -> tuple[Instance, ...]:
+        """What was cut out of a card that cannot be described now stays with it."""
+        described = {device.uuid for device in found.devices}
+        kept = {card.uuid for card in self.cards} - described
+        return (*found.instances, *(each for each in self._cut.values() if each.card in kept))
+
     def _remembered(self) -> dict[str, Health]:
         return {uuid: card.health for uuid, card in self._memory.state.cards.items()}
 
@@ -133,13 +142,32 @@ class Registrar:
         """Cards that could be in MIG mode and are not, save those that are offered to nobody."""
         return [card for card in self.cards if card.attributes.get("mig") == "disabled" and self._config.may_offer(card)]
 
+    def pieces_of(self, card: str) -> tuple[Piece, ...]:
+        """The instances of a card that cannot be asked any more, as they were known last."""
+        return tuple(
+            Piece(each.gpu_instance, each.compute_instance, each.uuid)
+            for each in self._cut.values()
+            if each.card == card and each.compute_instance is not None
+        )
+
+    @property
+    def present(self) -> frozenset[str]:
+        return frozenset((*(card.uuid for card in self.cards), *self.pieces))
+
     def cut(self, instances: Sequence[Instance]) -> None:
         """Instances that are there now, or have just been made: known before anybody is given one."""
         cards = {card.uuid: card for card in self.cards if self._config.may_offer(card)}
-        made = (as_device(cards[each.card], each) for each in instances if each.uuid and each.card in cards)
-        self.pieces |= {each.uuid: each for each in made}
+        made = [each for each in instances if each.uuid and each.card in cards]
+        self.pieces |= {each.uuid: as_device(cards[each.card], each) for each in made}
+        self._cut |= {each.uuid: each for each in made}
         known = {device.uuid: device for device in (*self._offered, *self.pieces.values())}
         self._on_look(tuple(known.values()), self._driver)
+
+    def gone(self, uuid: str) -> None:
+        """An instance that was made here is no more."""
+        self.pieces.pop(uuid, None)
+        self._cut.pop(uuid, None)
+        self._health.forget(uuid)
 
     def _offers(self, offered: DeviceSet) -> list[Offer]:
         main = [self._offer(device, plain=offered.pieces) for device in offered.devices]

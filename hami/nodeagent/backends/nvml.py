@@ -19,7 +19,7 @@ from hami.nodeagent.backends.base import Inventory
 from hami.nodeagent.backends.library import preload
 from hami.nodeagent.backends.memory import counters_of
 from hami.nodeagent.backends.thread import LibraryThread
-from hami.nodeagent.decide.faults import Evidence, Fault, FaultKind
+from hami.nodeagent.decide.faults import Evidence, Fault, FaultKind, Piece
 from hami.nodeagent.decide.mig import Failed, Instance
 from hami.nodeagent.decide.topology import SWITCH, pair_score
 
@@ -252,6 +252,7 @@ class NvmlBackend:
             recovery_action=_recovery_action(event.device),
             gpu_instance=_instance(event.gpuInstanceId),
             compute_instance=_instance(event.computeInstanceId),
+            pieces=_pieces(event.device),
         )
         return (fault,)
 
@@ -278,7 +279,10 @@ class NvmlBackend:
         self._known = known if len(known) >= len(self._known) else self._known
 
     def _probe(self, uuid: str) -> tuple[Evidence, tuple[Fault, ...]]:
-        """What a card answers of itself. No kernel is run on it: that needs a context on the device."""
+        """What a card answers of itself. No kernel is run on it: that needs a context on the device.
+
+        A MIG instance shares its card's recovery action, which is evidence about it; what the driver asks for is asked once.
+        """
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             pynvml.nvmlDeviceGetUUID(handle)
@@ -289,10 +293,11 @@ class NvmlBackend:
         except pynvml.NVMLError as error:
             if error.value not in _ABSENT:
                 return Evidence(probe_passed=False), (_state_fault(uuid, error),)
-        action = _recovery_action(handle)
+        parent = mig.parent_of(handle)
+        action = _recovery_action(handle if parent is None else parent)
         faults: tuple[Fault, ...] = ()
-        if action not in {None, 0}:
-            faults = (Fault(uuid=uuid, kind=FaultKind.RECOVERY_ACTION, recovery_action=action),)
+        if action not in {None, 0} and parent is None:
+            faults = (Fault(uuid=uuid, kind=FaultKind.RECOVERY_ACTION, recovery_action=action, pieces=_pieces(handle)),)
         counters = counters_of(handle)
         evidence = Evidence(probe_passed=True, recovery_action=action, memory_clean=counters.clean, counters=counters)
         return evidence, faults
@@ -396,6 +401,13 @@ def _recovery_action(handle: Any) -> int | None:
     if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
         return None
     return int(values[0].value.uiVal)
+
+
+def _pieces(handle: Any) -> tuple[Piece, ...]:
+    """Asked for at the very report: an instance may be gone, and its ids another's, a moment later."""
+    if mig.mode_of(handle) != "enabled":
+        return ()
+    return tuple(Piece(*each) for each in mig.children_of(handle))
 
 
 def _state_fault(uuid: str, error: Any) -> Fault:

@@ -10,7 +10,7 @@ from hami.domain.device import Device, MigPlacement
 from hami.domain.errors import DeviceUnavailable
 from hami.nodeagent.backends.base import Inventory
 from hami.nodeagent.backends.simulated_mig import ATTRIBUTE, SimulatedMig
-from hami.nodeagent.decide.faults import Counters, Evidence, Fault, FaultKind
+from hami.nodeagent.decide.faults import Counters, Evidence, Fault, FaultKind, Piece
 from hami.nodeagent.decide.mig import Failed, Instance
 
 SOUND: Final = Counters(uncorrected=0, remapped=0, remap_pending=False, remap_failure=False)
@@ -46,10 +46,18 @@ class SimulatedBackend:
     def vendor(self) -> str:
         return self._vendor
 
-    def strike(self, uuid: str, xid: int, *, gpu_instance: int | None = None) -> None:
-        """An XID on a card, with the recovery action the card then shows."""
-        action = self._actions.get(uuid)
-        self._report(Fault(uuid=uuid, kind=FaultKind.XID, code=xid, recovery_action=action, gpu_instance=gpu_instance))
+    def strike(self, uuid: str, xid: int, *, gpu_instance: int | None = None, compute_instance: int | None = None) -> None:
+        """An XID on a card, with the recovery action the card then shows, and the instance that the driver names."""
+        fault = Fault(
+            uuid=uuid,
+            kind=FaultKind.XID,
+            code=xid,
+            recovery_action=self._actions.get(uuid),
+            gpu_instance=gpu_instance,
+            compute_instance=compute_instance,
+            pieces=self._pieces(uuid),
+        )
+        self._report(fault)
 
     def fault(self, fault: Fault) -> None:
         """Any fault, as given."""
@@ -58,7 +66,7 @@ class SimulatedBackend:
     def lose(self, uuid: str) -> None:
         """The card falls off the bus: it is reported once, and missing from then on."""
         self._lost[uuid] = "GPU is lost"
-        self._report(Fault(uuid=uuid, kind=FaultKind.GPU_LOST, detail="GPU is lost"))
+        self._report(Fault(uuid=uuid, kind=FaultKind.GPU_LOST, detail="GPU is lost", pieces=self._pieces(uuid)))
 
     def restore(self, uuid: str) -> None:
         """The card is back (a reset or a reboot)."""
@@ -109,14 +117,15 @@ class SimulatedBackend:
 
     async def probe(self, uuid: str) -> tuple[Evidence, tuple[Fault, ...]]:
         self._check()
-        if uuid in self._lost or uuid not in self._devices:
-            lost = Fault(uuid=uuid, kind=FaultKind.GPU_LOST, detail=self._lost.get(uuid, "no such card"))
+        parent = next((each.card for each in self.mig.instances if each.uuid == uuid), uuid)
+        if parent in self._lost or parent not in self._devices:
+            lost = Fault(uuid=uuid, kind=FaultKind.GPU_LOST, detail=self._lost.get(parent, "no such card"))
             return Evidence(probe_passed=False), (lost,)
         counters = self._counters.get(uuid, SOUND)
-        action = self._actions.get(uuid, 0)
+        action = self._actions.get(parent, 0)
         evidence = Evidence(probe_passed=True, recovery_action=action, memory_clean=counters.clean, counters=counters)
-        asked = Fault(uuid=uuid, kind=FaultKind.RECOVERY_ACTION, recovery_action=action)
-        return evidence, (asked,) if action else ()
+        asked = Fault(uuid=uuid, kind=FaultKind.RECOVERY_ACTION, recovery_action=action, pieces=self._pieces(uuid))
+        return evidence, (asked,) if action and parent == uuid else ()
 
     async def enable_mig(self, card: str) -> str:
         self._check()
@@ -143,6 +152,13 @@ class SimulatedBackend:
 
     async def close(self) -> None:
         self._open = False
+
+    def _pieces(self, uuid: str) -> tuple[Piece, ...]:
+        return tuple(
+            Piece(each.gpu_instance, each.compute_instance, each.uuid)
+            for each in self.mig.instances
+            if each.card == uuid and each.compute_instance is not None
+        )
 
     def _gone(self, card: str) -> Failed | None:
         self._check()
