@@ -6,9 +6,17 @@ from pathlib import Path
 import anyio
 import pytest
 
+from hami.domain.device import Health
 from hami.domain.reasons import Reason
-from hami.events.catalog.allocation import AllocationBound, AllocationFailed, AllocationPrepared
-from hami.events.catalog.device import MigApplyFailed, MigInstanceCreated, MigInstanceDestroyed
+from hami.events.catalog.allocation import AllocationBound, AllocationFailed, AllocationPrepared, AllocationReleased
+from hami.events.catalog.device import (
+    DeviceHealthChanged,
+    HealthWatchPaused,
+    HealthWatchResumed,
+    MigApplyFailed,
+    MigInstanceCreated,
+    MigInstanceDestroyed,
+)
 from hami.nodeagent.backends.simulated import SimulatedBackend
 from hami.scheduler import texts
 from tests.support.agents import NODE
@@ -163,3 +171,115 @@ async def test_the_wait_ends_when_the_pod_goes(cut: CutNode) -> None:
                 await cut.told(AllocationBound)
                 await cut.gone("p1")
         assert answers == [texts.NO_RESERVATION]
+
+
+async def test_a_faulty_instance_is_its_pods_affair_and_is_forgotten_with_it(cut: CutNode) -> None:
+    async with cut.world.scheduler() as caller, cut.agent() as agent:
+        made = await cut.placed(caller, "p1")
+        [instance] = cut.backend.mig.instances
+        cut.backend.strike(instance.card, 78, gpu_instance=instance.gpu_instance, compute_instance=instance.compute_instance)
+        [changed] = await cut.told(DeviceHealthChanged)
+        assert (changed.device, changed.now) == (instance.uuid, Health.SUSPECT)
+        await cut.placed(caller, "p2")
+        [burst] = agent.memory.state.cards[instance.uuid].faults[0].bursts
+        assert burst.workloads == (made["metadata"]["uid"],)
+        await cut.gone("p1")
+        await cut.instances(1)
+        await wait_until(lambda: instance.uuid not in agent.memory.state.cards, "it to be forgotten")
+        await cut.placed(caller, "p3")
+        assert (await cut.visible("p3"))[0] == instance.uuid
+
+
+async def test_a_bind_waits_for_no_node_whose_operator_changes_mig(cut: CutNode) -> None:
+    async with cut.world.scheduler() as caller, cut.agent():
+        made = await cut.pod("p1")
+        await cut.fits(caller, made)
+        lock = cut.folder / "state/mig-apply.lock"
+        lock.touch()
+        await cut.told(HealthWatchPaused)
+        await cut.world.settled(caller)
+        assert await caller.bind(made, NODE) == texts.MIG_PAUSED
+        assert await cut.world.events(AllocationBound) == []
+        lock.unlink()
+        await cut.told(HealthWatchResumed)
+        await cut.world.settled(caller)
+        assert await caller.bind(made, NODE) == ""
+
+
+async def test_what_a_reboot_took_is_made_again_at_its_place(cut: CutNode) -> None:
+    async with cut.world.scheduler() as caller:
+        async with cut.agent():
+            await cut.placed(caller, "p1")
+            [before] = cut.backend.mig.instances
+            await cut.visible("p1")
+        cut.backend.mig.forget_all()
+        async with cut.agent():
+            [after] = await cut.instances(1, lambda each: each.uuid)
+            assert (after.place, after.uuid) == (before.place, before.uuid)
+
+
+async def test_an_instance_whose_pod_left_while_the_agent_was_away_goes(cut: CutNode) -> None:
+    async with cut.world.scheduler() as caller:
+        async with cut.agent():
+            await cut.placed(caller, "p1")
+            await cut.placed(caller, "p2")
+            kept = (await cut.visible("p2"))[0]
+        await cut.gone("p1")
+        await cut.told(AllocationReleased)
+        async with cut.agent():
+            [left] = await cut.instances(1)
+            assert left.uuid == kept
+
+
+async def test_an_instance_outlives_the_feed_that_told_of_its_reservation(cut: CutNode) -> None:
+    """A feed keeps the newest entries for a week; a pod may run for a year."""
+    async with cut.world.scheduler() as caller:
+        async with cut.agent():
+            await cut.placed(caller, "p1")
+            [made] = cut.backend.mig.instances
+            await cut.told(AllocationPrepared)
+        client = cut.world.redis
+        await client.command.call("DEL", client.keys.feed(NODE))
+        async with cut.agent() as agent:
+            await wait_until(lambda: agent.book.read, "the feed to be read")
+            await cut.placed(caller, "p2")
+            assert made.uuid in {each.uuid for each in cut.backend.mig.instances}
+            await cut.gone("p1")
+            await cut.instances(1)
+
+
+async def test_an_operators_instance_goes_when_it_is_idle_and_stays_when_it_is_not(cut: CutNode) -> None:
+    uuid = (await cut.backend.inventory()).devices[0].uuid
+    idle, busy = cut.backend.mig.put(uuid, "1g.10gb", 6), cut.backend.mig.put(uuid, "1g.10gb", 0)
+    cut.backend.mig.occupy(busy.uuid)
+    async with cut.world.scheduler() as caller, cut.agent():
+        await cut.instances(1)
+        [destroyed] = await cut.told(MigInstanceDestroyed)
+        assert (destroyed.instance.uuid, destroyed.why) == (idle.uuid, "nobody's")
+        await cut.placed(caller, "p1")
+        assert busy.uuid in {each.uuid for each in cut.backend.mig.instances}
+
+
+async def test_a_process_that_is_slow_to_end_holds_only_its_own_instance(cut: CutNode) -> None:
+    async with cut.world.scheduler() as caller, cut.agent():
+        await cut.placed(caller, "p1")
+        await cut.placed(caller, "p2")
+        stuck, other = (await cut.visible("p1"))[0], (await cut.visible("p2"))[0]
+        cut.backend.mig.occupy(stuck)
+        await cut.gone("p1")
+        await cut.gone("p2")
+        [left] = await cut.instances(1)
+        assert (left.uuid, other != stuck) == (stuck, True)
+        cut.backend.mig.occupy(stuck, busy=False)
+        await cut.instances(0)
+
+
+async def test_a_card_is_put_into_mig_mode_when_it_is_idle(world: World, folder: Path) -> None:
+    backend = backend_with(2, "disabled")
+    busy = [card.uuid for card in (await backend.inventory()).devices][1]
+    backend.mig.occupy(busy)
+    async with cut_node(world, folder, backend) as cut, world.scheduler() as caller, cut.agent() as agent:
+        await wait_until(lambda: len(agent.board.offers) == 1, "the idle card to be offered")
+        await cut.placed(caller, "p1")
+        backend.mig.occupy(busy, busy=False)
+        await wait_until(lambda: len(agent.board.offers) == 2, "the other card to be offered")
