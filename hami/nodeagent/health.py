@@ -145,10 +145,12 @@ class HealthWatch:
             except DeviceUnavailable as error:
                 log.warning("card cannot be probed", device=uuid, error=str(error))
 
-    def forget(self, uuid: str) -> None:
-        """A MIG instance is gone for good; a later one may get its name."""
-        if self._memory.state.cards.pop(uuid, None) is not None:
+    def forget(self, uuid: str) -> bool:
+        """A MIG instance is gone for good; a later one may get its name. True if anything was known against it."""
+        known = self._memory.state.cards.pop(uuid, None)
+        if known is not None:
             self._memory.save()
+        return known is not None and bool(known.faults or known.unreachable)
 
     def unmonitored(self, cards: dict[str, str]) -> None:
         """Cards whose faults will not be heard: neither sick nor proven well. Told once for each reason."""

@@ -1,6 +1,6 @@
 """Telling the cluster which devices this node has: at the start and on change, never on a timer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import msgspec
@@ -8,7 +8,7 @@ import msgspec
 from hami.domain.cluster import Delivery, Visible
 from hami.domain.device import Device, Health
 from hami.domain.errors import DeviceUnavailable
-from hami.events.catalog.device import DeviceClearRequested
+from hami.events.catalog.device import DeviceClearRequested, MigInstanceDestroyed
 from hami.events.catalog.handshake import HandshakeReported
 from hami.events.catalog.node import NodeRegistered
 from hami.nodeagent.backends.base import DeviceBackend, Inventory
@@ -101,9 +101,10 @@ class Registrar:
         instances = self._still_there(found)
         offered = device_set(self.cards, self._config, self._remembered(), instances)
         self._say_left_out(offered.left_out)
-        self.pieces, self._cut = {}, {}
+        before, self.pieces, self._cut = self._cut, {}, {}
         self._driver, self._offered = found.driver, offered.devices
         self.cut(instances)
+        self._cut_away(before)
         self._board.show(self._offers(offered))
         if not self._told or differs(self._memory.state.told, offered):
             self._tell(offered)
@@ -168,6 +169,13 @@ class Registrar:
         self.pieces.pop(uuid, None)
         self._cut.pop(uuid, None)
         self._health.forget(uuid)
+
+    def _cut_away(self, before: Mapping[str, Instance]) -> None:
+        """What is said against an instance that somebody else destroyed is not said against the next of its name."""
+        for uuid, instance in before.items():
+            if uuid not in self._cut and self._health.forget(uuid):
+                event = MigInstanceDestroyed(device=instance.card, instance=instance.slice, why="by somebody else")
+                self._publisher.publish(event, subject=uuid)
 
     def _offers(self, offered: DeviceSet) -> list[Offer]:
         main = [self._offer(device, plain=offered.pieces) for device in offered.devices]

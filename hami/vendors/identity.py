@@ -10,9 +10,11 @@ from typing import Final
 
 from hami.domain.allocation import ContainerShares, DeviceShare
 from hami.domain.cluster import Visible
+from hami.domain.pod import Container
 
 LABEL: Final = "hami.io/managed"
 LABEL_VALUE: Final = "true"
+MIG_RESOURCE: Final = "/mig-"
 
 RESERVATION: Final = "hami.io/reservation"
 NODE: Final = "hami.io/vgpu-node"
@@ -70,6 +72,15 @@ def references(container: str, devices: int) -> dict[str, str]:
 def is_identity_env(name: str) -> bool:
     """Environment that decides which devices a container sees and how much of them: not for users to write."""
     return name in {VISIBLE_ENV, RESERVATION_ENV, MEMORY_ENV, CORES_ENV} or name.startswith((f"{MEMORY_ENV}_", f"{CORES_ENV}_"))
+
+
+def takes_instances(container: Container) -> bool:
+    """Whether a container asks for MIG instances by their own resource (`nvidia.com/mig-1g.10gb`): the kubelet picks those, and
+    the plugin names them to the container.
+    """
+    resources = container.resources
+    asked = {**((resources and resources.requests) or {}), **((resources and resources.limits) or {})}
+    return any(MIG_RESOURCE in name for name in asked)
 
 
 def field_path(key: str) -> str:

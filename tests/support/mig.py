@@ -72,7 +72,7 @@ class CutNode:
 
     async def fits(self, caller: Caller, made: Obj) -> None:
         async def chosen() -> bool:
-            return (await caller.filter(made, [NODE]))["NodeNames"] == [NODE]
+            return bool((await caller.filter(made, [NODE]))["NodeNames"] == [NODE])
 
         await wait_until(chosen, f"{made['metadata']['name']} to fit")
 

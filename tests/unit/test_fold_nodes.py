@@ -12,6 +12,7 @@ from hami.events.catalog.device import (
     FaultObserved,
     HealthWatchPaused,
     HealthWatchResumed,
+    MigInstanceDestroyed,
 )
 from hami.events.catalog.journal import Corrected
 from hami.events.catalog.node import NodeBack, NodeLost, NodeRemoved
@@ -19,7 +20,7 @@ from hami.events.catalog.union import Event
 from hami.events.log import Undecodable, Unknown
 from hami.projections.folds.cluster import apply, new_cluster
 from hami.projections.folds.state import ClusterState
-from tests.support.builders import a_device, a_node_registered, a_reservation, a_reserved, records_of
+from tests.support.builders import a_device, a_mig_slice, a_node_registered, a_reservation, a_reserved, records_of
 
 
 def after(*events: Event | Unknown | Undecodable, onto: ClusterState | None = None) -> ClusterState:
@@ -258,3 +259,13 @@ def test_node_events_without_a_node_are_reported() -> None:
         apply(state, record)
     assert [each.kind for each in state.drain_oddities()] == ["node_missing"]
     assert state.nodes == {}
+
+
+def test_what_is_known_against_an_instance_goes_with_it() -> None:
+    """The next one may get its name."""
+    state = after(a_node_registered(a_device("GPU-a")), health("MIG-1", Health.UNHEALTHY))
+    assert set(state.marks["n1"]) == {"MIG-1"}
+    after(MigInstanceDestroyed(device="GPU-a", instance=a_mig_slice("1g.5gb", 4, 1, "MIG-2")), onto=state)
+    assert set(state.marks["n1"]) == {"MIG-1"}
+    after(MigInstanceDestroyed(device="GPU-a", instance=a_mig_slice("1g.5gb", 4, 1, "MIG-1")), onto=state)
+    assert state.marks == {}

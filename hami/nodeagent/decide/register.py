@@ -9,9 +9,10 @@ from hami.domain.device import Device, Health, MigProfile
 from hami.domain.digest import device_set_digest
 from hami.domain.units import CorePercent, MiB, Slots
 from hami.nodeagent.decide.mig import Instance
-from hami.nodeagent.decide.pieces import in_pieces
+from hami.nodeagent.decide.pieces import CARD, in_pieces
 
 MIG: Final = "mig"
+_FROM_GOOD_TO_BAD: Final = (Health.HEALTHY, Health.UNKNOWN, Health.SUSPECT, Health.UNHEALTHY)
 _NOT_CUT: Final = {
     "": "mode mig: it cannot be cut",
     "disabled": "mode mig: it is not in MIG mode yet",
@@ -124,5 +125,11 @@ def allowed_profiles(card: Device, rules: Sequence[ProfileRule]) -> tuple[MigPro
     return tuple(each for each in card.mig_profiles if rule is not None and each.name in rule.profiles)
 
 
-def _with_health(devices: Sequence[Device], health: Mapping[str, Health]) -> tuple[Device, ...]:
-    return tuple(msgspec.structs.replace(each, health=health.get(each.uuid, Health.HEALTHY)) for each in devices)
+def _with_health(pieces: Sequence[Device], health: Mapping[str, Health]) -> tuple[Device, ...]:
+    """An instance is no better than the card that it is part of, also one that was cut after the card's fault."""
+
+    def worst(piece: Device) -> Health:
+        both = (health.get(uuid, Health.HEALTHY) for uuid in (piece.uuid, piece.attributes[CARD]))
+        return max(both, key=_FROM_GOOD_TO_BAD.index)
+
+    return tuple(msgspec.structs.replace(each, health=worst(each)) for each in pieces)

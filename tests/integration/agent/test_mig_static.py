@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hami.domain.device import Health
-from hami.events.catalog.device import DeviceHealthChanged, FaultObserved
+from hami.events.catalog.device import DeviceHealthChanged, FaultObserved, MigInstanceDestroyed
 from hami.events.catalog.node import NodeRegistered
 from hami.nodeagent.backends.nvml import NvmlBackend
 from hami.sim.kubelet.api import InMemoryApi
@@ -176,3 +176,21 @@ async def test_instances_of_a_card_that_falls_off_the_bus_stay_listed_and_sick(
         cards.fail("*", 1, nvml.GPU_IS_LOST)
         cards.wait_error(nvml.GPU_IS_LOST)
         await shelves(kubelet, {RESOURCE: (10, 10), ONE: (2, 0), TWO: (1, 0)})
+
+
+async def test_what_is_said_against_an_instance_is_not_said_against_the_next_of_its_name(
+    cards: NvmlScript, kubelet: SimKubelet, folder: Path, driver_root: Path, tmp_path: Path
+) -> None:
+    async with agent(folder, driver_root, "mixed") as world:
+        await shelves(kubelet, {RESOURCE: (10, 10), ONE: (2, 2), TWO: (1, 1)})
+        cards.event(1, nvml.XID, 78, instance=(3, 0))
+        await wait_until(lambda: world.publisher.of(DeviceHealthChanged), "the instance to be suspect")
+        [changed] = world.publisher.of(DeviceHealthChanged)
+        both = (tmp_path / "cuts").read_text()
+        (tmp_path / "cuts").write_text("".join(line for line in both.splitlines(keepends=True) if line[4] != "3"))
+        await wait_until(lambda: world.publisher.of(MigInstanceDestroyed), "the instance to be forgotten")
+        [gone] = world.publisher.of(MigInstanceDestroyed)
+        assert (gone.instance.uuid, gone.why) == (changed.device, "by somebody else")
+        assert changed.device not in world.agent.memory.state.cards
+        (tmp_path / "cuts").write_text(both)
+        await shelves(kubelet, {RESOURCE: (10, 10), ONE: (2, 2), TWO: (1, 1)})

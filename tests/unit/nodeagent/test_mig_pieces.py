@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from hami.config import AgentSettings
-from hami.domain.device import Device, MigPlacement
+from hami.domain.device import Device, Health, MigPlacement
 from hami.domain.errors import InvalidInput
 from hami.domain.units import MiB
 from hami.nodeagent.backends.simulated import simulated_cards
@@ -95,6 +95,13 @@ def test_mixed_offers_no_compute_instance_that_shares_its_gpu_instance() -> None
     found = offered((WHOLE, CUT), [piece(CUT, 1), piece(CUT, 2, whole=False)], "mixed")
     assert [each.uuid for each in found.mixed["1g.10gb"]] == ["MIG-1-1"]
     assert set(found.left_out) == {"MIG-1-2"}
+
+
+def test_an_instance_is_no_better_than_its_card() -> None:
+    sick = {CUT.uuid: Health.UNHEALTHY, "MIG-2-1": Health.SUSPECT, OTHER.uuid: Health.HEALTHY}
+    pieces = [piece(CUT, 1), piece(OTHER, 1), piece(OTHER, 2)]
+    found = device_set((CUT, OTHER), NodeConfig(mig_strategy="single"), sick, pieces)
+    assert [each.health for each in found.devices] == [Health.UNHEALTHY, Health.SUSPECT, Health.HEALTHY]
 
 
 def test_resources_are_named_as_nvidias_plugin_names_them() -> None:
