@@ -77,6 +77,58 @@ class IluvatarConfig(msgspec.Struct, frozen=True, kw_only=True, rename={**_NAMES
     cores: str = ""
 
 
+class AscendTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One way to cut a chip; `memory` in MiB."""
+
+    name: str
+    memory: int
+    ai_core: int = 0
+    ai_cpu: int = msgspec.field(name="aiCPU", default=0)
+
+
+class AscendChip(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={
+        **_NAMES,
+        "word": "commonWord",
+        "count": "resourceName",
+        "chip": "chipName",
+        "allocatable": "memoryAllocatable",
+        "capacity": "memoryCapacity",
+        "ai_core": "aiCore",
+        "ai_cpu": "aiCPU",
+        "runtime_class": "runtimeClassName",
+        "overwrite_env": "overwriteEnv",
+        "super_pod": "superPod",
+    },
+):
+    """One entry of `vnpus.configs`. `allocatable`: what a whole card is asked as; `capacity`: the most that can be asked."""
+
+    word: str
+    count: str
+    memory: str = ""
+    cores: str = ""
+    chip: str = ""
+    allocatable: int = 0
+    capacity: int = 0
+    memory_factor: int = 0
+    ai_core: int = 0
+    ai_cpu: int = 0
+    templates: tuple[AscendTemplate, ...] = ()
+    runtime_class: str = ""
+    overwrite_env: bool = False
+    super_pod: bool = False
+
+
+class AscendConfig(msgspec.Struct, frozen=True, kw_only=True, rename={"soft_split": "hamiVnpuCore"}):
+    """Section `vnpus`. `soft_split`: nodes can share cards by memory and cores, unless they say otherwise."""
+
+    soft_split: bool = False
+    configs: tuple[AscendChip, ...] = ()
+
+
 class AmdConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     """Section `amd`."""
 
@@ -124,6 +176,7 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     )
     hygon: HygonConfig = HygonConfig(count="hygon.com/dcunum", memory="hygon.com/dcumem", cores="hygon.com/dcucores")
     iluvatars: tuple[IluvatarConfig, ...] = ()
+    vnpus: AscendConfig = AscendConfig()
     mthreads: MthreadsConfig = MthreadsConfig(
         count="mthreads.com/vgpu", memory="mthreads.com/sgpu-memory", cores="mthreads.com/sgpu-core"
     )
@@ -133,7 +186,7 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     biren: BirenConfig = BirenConfig(count="birentech.com/gpu")
 
 
-_OPTIONAL: Final = ("cambricon", "hygon", "mthreads", "awsneuron", "amd", "vastai", "biren")
+_OPTIONAL: Final = ("cambricon", "hygon", "mthreads", "awsneuron", "amd", "vastai", "biren", "vnpus")
 """Sections that sell nothing where a file leaves them out, and nothing of what they leave out, as in HAMi."""
 
 
@@ -152,6 +205,9 @@ def device_config(raw: Mapping[str, object]) -> DeviceConfig:
     _check(config.nvidia)
     if config.hygon.memory_factor < 0:
         raise InvalidInput("device-config: hygon.memoryFactor", config.hygon.memory_factor, "must not be negative")
+    for chip in config.vnpus.configs:
+        if chip.memory_factor < 0:
+            raise InvalidInput(f"device-config: vnpus.{chip.word}.memoryFactor", chip.memory_factor, "must not be negative")
     return config
 
 

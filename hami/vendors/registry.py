@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from hami.vendors import amd, biren, cambricon, hygon, iluvatar, mthreads, neuron, nvidia, vastai
+from hami.vendors import amd, ascend, biren, cambricon, hygon, iluvatar, mthreads, neuron, nvidia, vastai
 from hami.vendors.config import DeviceConfig
 from hami.vendors.vendor import Vendor
 
@@ -17,6 +17,7 @@ VENDORS: Final[tuple[Callable[[DeviceConfig], tuple[Vendor, ...]], ...]] = (
     lambda config: (vastai.vendor(config.vastai),),
     lambda config: (biren.vendor(config.biren),),
     lambda config: tuple(iluvatar.vendor(chip) for chip in config.iluvatars),
+    lambda config: ascend.vendors(config.vnpus),
 )
 
 

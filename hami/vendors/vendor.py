@@ -42,6 +42,9 @@ class Check(StrEnum):
     MIG = "a MIG profile has a free place on it"
     COMPUTE_UNITS = "it has the compute units"
     NEURON_CORES = "it has the cores, counted as bits"
+    SPLIT_CORES = "it has the cores, out of 100 where the pod wants a soft split"
+    SPLIT_EXCLUSIVE = "it is idle, where the whole card, or all 100 of a soft split, is asked for"
+    SPLIT_EXHAUSTED = "it has cores left, of all that it has or of 100, where none are asked for"
 
 
 STANDARD: Final = (
@@ -76,6 +79,9 @@ class Select(StrEnum):
     TOPOLOGY = "the first ones, or the best connected with policy topology-aware"
     DIE_GROUPS = "from as few boards as possible, where the cards are dies"
     NEURON_RUNS = "one by policy, several as a run of neighbours"
+    SPLIT = "the first ones in the order of the policy, on a node that splits cards as the pod wants"
+    NETWORK_GROUPS = "one by policy, several from as few networks as possible, on a node that splits cards as the pod wants"
+    CARD_PAIRS = "one by policy, several as pairs (0 and 1, 2 and 3, ...), on a node that splits cards as the pod wants"
 
 
 class Score(StrEnum):
@@ -83,6 +89,7 @@ class Score(StrEnum):
 
     NONE = "nothing"
     SAME_BOARD = "the largest part of a container's cards that share a board"
+    SAME_NETWORK = "ten times the largest part of a container's cards that share a network"
 
 
 class ResourceNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +162,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     Fit: `checks` in order, `size`, `select`, `score`. `pod_keys`: further pod annotations that its checks read.
     `quota_at_fit`: namespace quota is asked again for every card, not only at admission. `model_in_annotation`: the
-    allocation names the card's model instead of the vendor word.
+    allocation names the card's model instead of the vendor word. `soft_split`: nodes that do not say whether they can share
+    cards by memory and cores can.
     """
 
     word: str
@@ -180,6 +188,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     score: Score = Score.NONE
     pod_keys: tuple[str, ...] = ()
     quota_at_fit: bool = False
+    soft_split: bool = False
     model_in_annotation: bool = False
     identity: bool = False
     """Containers learn their devices from environment that refers to annotations (docs/delivery.md)."""
@@ -193,6 +202,14 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Entries of docs/differences.md that are about this vendor."""
     annotate: "Callable[[Writing, Vendor], Mapping[str, str]] | None" = None
     """Annotations of a placed pod beyond `allocated` and `to_allocate`."""
+
+    @cached_property
+    def wish_keys(self) -> tuple[str, ...]:
+        """The annotations of a pod that a placement on its cards reads."""
+        own = self.keys
+        further = (key for pair in own.more_uuids for key in pair)
+        named = (own.use_type, own.nouse_type, own.use_uuid, own.nouse_uuid, own.numa_bind, own.mode, *further, *self.pod_keys)
+        return tuple(key for key in named if key)
 
     @cached_property
     def plain(self) -> bool:

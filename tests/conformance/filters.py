@@ -19,6 +19,7 @@ from hami.scheduler.decide.reserve import binding_annotations
 from hami.vendors import nvidia
 from hami.vendors.requests import pod_request
 from hami.vendors.vendor import Vendor
+from tests.conformance import ascend
 from tests.conformance.outcome import PASSED, Outcome, difference, documented, failed
 from tests.conformance.world import Case, flags_for, pod_of, snapshot_of, vendors_for
 
@@ -288,6 +289,8 @@ def _written(case: Case, answer: Answer, result: Placement, recorded: Case) -> l
     found = []
     for key, value in recorded["annotations"].items():
         mine = ours.get(key, "")
+        if not mine and key in _padding(answer, result):
+            continue
         if value in {"<unix_s>", "<unix_ns>"}:
             same = bool(_UNIX.match(mine))
         elif _moved(case) and key in device_keys:
@@ -296,7 +299,7 @@ def _written(case: Case, answer: Answer, result: Placement, recorded: Case) -> l
         elif _moved(case) and key == nvidia.KEYS.mig:
             same = re.sub(r'"containerIndex":\d+', "", mine) == re.sub(r'"containerIndex":\d+', "", value)
         else:
-            same = mine == value or (not mine and key in _padding(answer, result))
+            same = mine == value
         if not same:
             found.append(difference(f"annotations[{key}]", mine, value))
     if not _moved(case) and not any(tag.endswith("B5") for tag in case["tags"]):
@@ -312,6 +315,8 @@ def _padding(answer: Answer, result: Placement) -> set[str]:
     asked = {share.vendor for each in result.containers for share in each.shares}
     others = [vendor for vendor in answer.vendors if vendor.word not in asked]
     marks = {"CAMBRICON_DSMLU_ASSIGNED"} if "MLU" not in asked else set()
+    marks |= {f"huawei.com/{vendor.word}" for vendor in others}
+    marks |= set() if any(word.startswith("Ascend") for word in asked) else {"predicate-time"}
     return marks | {key for vendor in others for key in (vendor.keys.allocated, vendor.keys.to_allocate)}
 
 
@@ -364,7 +369,14 @@ def _explained(case: Case, answer: Answer) -> str:
         if "devices" in each[0]
     ):
         return "sort"
-    return ""
+    nodes = case["expect"]["nodes"]
+    differing = [name for name, each in nodes.items() if not any(_same_node(case, answer, name, a) for a in each)]
+    return ascend.explained(
+        answer.request,
+        {name: answer.snapshot.nodes[name] for name in differing},
+        {name: plain(answer.fits.get(name, ())) for name in differing},
+        {name: [_recorded_devices(case, each) for each in nodes[name] if "devices" in each] for name in differing},
+    )
 
 
 def _by_place(answer: Answer) -> bool:

@@ -8,12 +8,15 @@ from hami.domain.cluster import ClusterSnapshot, NamespaceQuota, NodeState, Quot
 from hami.domain.device import Device, DeviceState, DeviceUsage, Health
 from hami.domain.request import ContainerKind, ContainerRequest, DeviceRequest, PodRequest
 from hami.domain.units import CorePercent, MiB, Slots
-from hami.vendors.config import DeviceConfig, IluvatarConfig
+from hami.vendors.config import AscendChip, AscendConfig, DeviceConfig, IluvatarConfig
 from hami.vendors.registry import vendors_of
 from hami.vendors.vendor import Size, Vendor
 
 CHIP = IluvatarConfig(word="MR-V100", count="iluvatar.ai/MR-V100-vgpu", memory="iluvatar.ai/MR-V100.vMem")
-VENDORS = vendors_of(DeviceConfig(iluvatars=(CHIP,)))
+NPUS = AscendConfig(
+    configs=tuple(AscendChip(word=word, count=f"huawei.com/{word}") for word in ("Ascend310P", "Ascend910B4", "Ascend910C"))
+)
+VENDORS = vendors_of(DeviceConfig(iluvatars=(CHIP,), vnpus=NPUS))
 BY_WORD: Mapping[str, Vendor] = {each.word: each for each in VENDORS}
 WORDS = tuple(BY_WORD)
 
@@ -33,6 +36,8 @@ def devices(draw: st.DrawFn, node: str, word: str, number: int) -> DeviceState:
                 {"DeviceStrategy": "die", "AIC": "b"},
                 {"AWSNodeType": "inf2.48xlarge"},
                 {"AWSNodeType": "trn1.32xlarge"},
+                {"NetworkID": "0"},
+                {"NetworkID": "1", "hami-vnpu-core": "true"},
             )
         )
     )
@@ -101,6 +106,7 @@ def requests(draw: st.DrawFn, words: tuple[str, ...]) -> PodRequest:
                 "vastaitech.com/nouse-gpuuuid": st.just("Vastai-n0-0"),
                 "mthreads.ai/use-gpuuuid": st.just("Mthreads-n0-1,Mthreads-n1-0"),
                 "nvidia.com/numa-bind": st.just("true"),
+                "huawei.com/vnpu-mode": st.sampled_from(("hami-core", "hard")),
             },
         )
     )

@@ -98,7 +98,8 @@ class Walk:
     """One container's request for one vendor, over one node's cards: what checks and choices read and write.
 
     `cards`: the vendor's cards on this node, sorted so that the walk starts at the end. `decided`: the pod's containers so
-    far, this one last. `memory`, `cores` and `planned` are about the card looked at now.
+    far, this one last. `memory`, `cores` and `planned` are about the card looked at now. `out_of`: what its counts are told
+    to be a part of, mostly the cards.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Walk:
         self.budget = ask.budgets.get(asked.vendor, _NO_BUDGET)
         self.decided = decided
         self.cards = cards
+        self.out_of = len(cards)
         self.taken: list[Pick] = []
         self.earlier: list[Pick] = []
         self.counts: dict[Reason, int] = {}
@@ -126,5 +128,4 @@ class Walk:
 
     @property
     def text(self) -> str:
-        cards = len(self.cards)
-        return ", ".join(sorted(f"{count}/{cards} {reason}" for reason, count in self.counts.items()))
+        return ", ".join(sorted(f"{count}/{self.out_of} {reason}" for reason, count in self.counts.items()))

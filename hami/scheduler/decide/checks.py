@@ -14,6 +14,7 @@ from hami.domain.units import CorePercent, MiB
 from hami.scheduler.decide import mig
 from hami.scheduler.decide.cards import Card, Pick, Walk
 from hami.scheduler.decide.quota import vendor_usage
+from hami.vendors.ascend import MODE, SOFT
 from hami.vendors.vastai import BOARD, STRATEGY
 from hami.vendors.vendor import Check, Size
 
@@ -180,6 +181,28 @@ def bits(walk: Walk, card: Card) -> Reason | None:
     return Reason.CARD_INSUFFICIENT_CORE if total - card.cores.bit_count() < (walk.asked.cores or total) else None
 
 
+def split_cores(walk: Walk, card: Card) -> Reason | None:
+    return Reason.CARD_INSUFFICIENT_CORE if _split_total(walk, card) - card.cores < walk.cores else None
+
+
+def split_exclusive(walk: Walk, card: Card) -> Reason | None:
+    whole = walk.cores == 100 and _split_total(walk, card) == 100
+    return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT if whole and card.used > 0 else None
+
+
+def split_exhausted(walk: Walk, card: Card) -> Reason | None:
+    total = _split_total(walk, card)
+    return Reason.CARD_COMPUTE_UNITS_EXHAUSTED if total != 0 and card.cores == total and walk.cores == 0 else None
+
+
+def soft_wanted(walk: Walk) -> bool:
+    return walk.wishes.note(MODE) == SOFT
+
+
+def _split_total(walk: Walk, card: Card) -> int:
+    return 100 if soft_wanted(walk) else card.device.cores
+
+
 CHECKS: Final[Mapping[Check, Checking]] = MappingProxyType(
     {
         Check.HEALTH: health,
@@ -199,6 +222,9 @@ CHECKS: Final[Mapping[Check, Checking]] = MappingProxyType(
         Check.COMPUTE_UNITS: units,
         Check.NEURON_CORES: bits,
         Check.BOARD_MUTEX: board_mutex,
+        Check.SPLIT_CORES: split_cores,
+        Check.SPLIT_EXCLUSIVE: split_exclusive,
+        Check.SPLIT_EXHAUSTED: split_exhausted,
     }
 )
 WORDS: Final[Mapping[Check, Reason]] = MappingProxyType(
@@ -220,6 +246,9 @@ WORDS: Final[Mapping[Check, Reason]] = MappingProxyType(
         Check.COMPUTE_UNITS: Reason.CARD_INSUFFICIENT_CORE,
         Check.NEURON_CORES: Reason.CARD_INSUFFICIENT_CORE,
         Check.BOARD_MUTEX: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Check.SPLIT_CORES: Reason.CARD_INSUFFICIENT_CORE,
+        Check.SPLIT_EXCLUSIVE: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Check.SPLIT_EXHAUSTED: Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
     }
 )
 """What users read of a card that fails this check."""

@@ -12,7 +12,8 @@ from typing import Final
 from hami.domain.device import Health
 from hami.domain.reasons import Reason
 from hami.scheduler.decide.cards import Pick, Walk
-from hami.scheduler.decide.checks import are_dies, try_card
+from hami.scheduler.decide.checks import are_dies, soft_wanted, try_card
+from hami.vendors.ascend import NETWORK, SOFT_SPLIT
 from hami.vendors.neuron import NODE_TYPE
 from hami.vendors.vastai import BOARD
 from hami.vendors.vendor import Select
@@ -134,6 +135,61 @@ def neuron_runs(walk: Walk) -> Sequence[Pick] | None:
     return None
 
 
+def split(walk: Walk) -> Sequence[Pick] | None:
+    return first(walk) if _splits_as_wanted(walk) else None
+
+
+def network_groups(walk: Walk) -> Sequence[Pick] | None:
+    """Where every card names its network."""
+    if not _splits_as_wanted(walk):
+        return None
+    count = walk.asked.count
+    if count == 1 or any(NETWORK not in card.device.attributes for card in walk.cards):
+        return first(walk)
+    found = every(walk)
+    if len(found) < count:
+        short(walk)
+        return None
+    if len(found) == count:
+        return found
+    networks: dict[str, list[Pick]] = {}
+    for pick in found:
+        networks.setdefault(pick.card.device.attributes[NETWORK], []).append(pick)
+    return filled(networks.values(), count)
+
+
+def card_pairs(walk: Walk) -> Sequence[Pick] | None:
+    """A card whose twin does not fit is not taken. As in HAMi, a refusal counts what is in pairs, out of what is asked for."""
+    if not _splits_as_wanted(walk):
+        return None
+    count = walk.asked.count
+    if count == 1:
+        return first(walk)
+    pairs: dict[int, list[Pick]] = {}
+    for pick in every(walk):
+        pairs.setdefault(pick.card.index // 2, []).append(pick)
+    found: list[Pick] = []
+    for pair in pairs.values():
+        if len(pair) == 2 and len(found) < count:
+            found += pair
+    if len(found) == count:
+        return found
+    walk.out_of = count
+    walk.refuse(Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST, len(found))
+    return None
+
+
+def _splits_as_wanted(walk: Walk) -> bool:
+    """One refusal for the whole node: a soft split is the node's affair."""
+    if not soft_wanted(walk):
+        return True
+    said = walk.cards[0].device.attributes.get(SOFT_SPLIT)
+    if walk.vendor.soft_split if said is None else said == "true":
+        return True
+    walk.refuse(Reason.MODE_NOT_FIT)
+    return False
+
+
 _ALIGNED: Final = frozenset({4, 8, 16})
 SELECTS: Final[Mapping[Select, Selecting]] = MappingProxyType(
     {
@@ -141,5 +197,8 @@ SELECTS: Final[Mapping[Select, Selecting]] = MappingProxyType(
         Select.TOPOLOGY: topology,
         Select.DIE_GROUPS: die_groups,
         Select.NEURON_RUNS: neuron_runs,
+        Select.SPLIT: split,
+        Select.NETWORK_GROUPS: network_groups,
+        Select.CARD_PAIRS: card_pairs,
     }
 )

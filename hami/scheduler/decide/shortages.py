@@ -205,6 +205,7 @@ _FIXED: Final[Mapping[str, str]] = {
     NodeReason.QUARANTINED.value: "`hami state` shows which event cannot be read; a new registration ends most quarantines",
     Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT.value: "a card has to become empty: the pod wants it for itself",
     Reason.CARD_COMPUTE_UNITS_EXHAUSTED.value: "a pod that took all compute of a card has to leave it",
+    Reason.MODE_NOT_FIT.value: "the pod's mode of sharing is not these nodes': change it, or offer it on a node",
     Reason.NUMA_NOT_FIT.value: "cards of one NUMA node have to become free, or drop the NUMA annotation",
     Reason.CARD_MIG_TOPOLOGY_INFEASIBLE.value: "MIG instances have to leave: no profile that is large enough can be cut now",
 }

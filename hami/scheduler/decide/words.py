@@ -38,6 +38,5 @@ def wishes_in(annotations: Mapping[str, str], vendors: Sequence[Vendor]) -> dict
     """The annotations of a pod that a placement reads, so that the log alone can tell why it went where it went."""
     keys = [NODE_POLICY, DEVICE_POLICY, WEIGHTS]
     for vendor in vendors:
-        own = vendor.keys
-        keys += [own.use_type, own.nouse_type, own.use_uuid, own.nouse_uuid, own.numa_bind, own.mode]
+        keys += vendor.wish_keys
     return {key: annotations[key] for key in keys if key in annotations}
