@@ -4,6 +4,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -97,20 +98,7 @@ class Agent:
         self.memory = StateFile(Path(settings.state_dir))
         self.memory.load()
         self.board, self.book = Board(), ReservationBook()
-        policy = policy_of(settings.health_profile, disable=settings.disable_healthchecks, enable=settings.enable_healthchecks)
-        self.health = HealthWatch(
-            backend,
-            self.board,
-            self.memory,
-            publisher,
-            policy=policy,
-            boot_id=boot_id,
-            clock=clock,
-            timing=self._timing.health,
-            tenants=self.book.tenants,
-            present=lambda: self.registrar.present,
-            pieces=lambda card: self.registrar.pieces_of(card),  # noqa: PLW0108 - it is made after
-        )
+        self.health = self._health_watch(boot_id, clock)
         config, facts = node_config_of(settings), node_facts(settings, node_uid, boot_id, version)
         self.announcer = None if node_object is None else self._announcer(node_object)
         self._cdi = self._cdi_files()
@@ -127,12 +115,8 @@ class Agent:
         self.ordered = self._ordered_delivery()
         self.delivery = self._delivery(publisher)
         self.plugin, self.link = self._kubelet_side()
-        self.kinds = KindPlugins(
-            self.board,
-            lambda: Answers(self._edits, direct=self._direct_edits),
-            Path(settings.kubelet_dir),
-            timing=self._timing.link,
-        )
+        answers = partial(Answers, self._edits, direct=self._direct_edits)
+        self.kinds = KindPlugins(self.board, answers, Path(settings.kubelet_dir), timing=self._timing.link)
         self.keeper = self._mig_keeper(publisher) if settings.mode == MIG else None
         gate = Path(settings.mig_gate or f"{settings.state_dir}/mig-apply.lock")
         self.gate = Gate(gate, self.memory, publisher, clock=clock, poll_s=self._timing.gate_s)
@@ -144,6 +128,22 @@ class Agent:
             clock=clock,
             on_reservation=self.delivery.look_soon,
             on_change=lambda: None if self.keeper is None else self.keeper.wake(),
+        )
+
+    def _health_watch(self, boot_id: str, clock: Callable[[], EpochMs]) -> HealthWatch:
+        chosen = self._settings
+        return HealthWatch(
+            self._backend,
+            self.board,
+            self.memory,
+            self._publisher,
+            policy=policy_of(chosen.health_profile, disable=chosen.disable_healthchecks, enable=chosen.enable_healthchecks),
+            boot_id=boot_id,
+            clock=clock,
+            timing=self._timing.health,
+            tenants=self.book.tenants,
+            present=lambda: self.registrar.present,
+            pieces=lambda card: self.registrar.pieces_of(card),  # noqa: PLW0108 - it is made after
         )
 
     def _delivery(self, publisher: Publisher) -> DeliveryWatch:

@@ -121,7 +121,7 @@ async def test_a_node_that_makes_nothing_in_time_frees_everything(cut: CutNode) 
         assert await caller.bind(made, NODE) == texts.MIG_SLOW
         [failed] = await cut.told(AllocationFailed)
         assert failed.reason == "the node did not make the MIG instance in time"
-        assert "nodeName" not in cut.world.pod_of("p1")["spec"]
+        assert "nodeName" not in (await cut.world.pod_of("p1"))["spec"]
         assert await cut.world.store.locks.state(NODE) is None
         async with cut.agent() as agent:
             await wait_until(lambda: agent.book.read, "the feed to be read")
