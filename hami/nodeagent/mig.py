@@ -99,7 +99,7 @@ class MigKeeper:
         self._say_foreign(do.foreign)
         for each in do.destroy:
             await self._destroy(each)
-        made = [await self._finish(wish, instance) for wish, instance in do.complete]
+        made = [await self._finish(wish, instance, undo=self._backend.drop_gpu_instance) for wish, instance in do.complete]
         made += [await self._make(wish) for wish in do.make]
         for mine in self._memory.state.mig:
             self._book.realised(mine.reservation, mine.card, mine.slice)
@@ -127,12 +127,13 @@ class MigKeeper:
         if isinstance(made, Failed):
             return self._failed(wish, made.why)
         log.info("MIG GPU instance made", device=wish.card, profile=wish.slice.profile, gpu_instance=made.gpu_instance)
-        return await self._finish(wish, made)
+        return await self._finish(wish, made, undo=self._take_away)
 
-    async def _finish(self, wish: Wanted, instance: Instance) -> bool:
+    async def _finish(self, wish: Wanted, instance: Instance, *, undo: Callable[[Instance], Awaitable[str]]) -> bool:
+        """What an earlier life began is undone only if it is bare: it may only have looked so for a moment."""
         made = await self._backend.make_compute_instance(instance)
         if isinstance(made, Failed):
-            await self._take_away(instance)
+            await undo(instance)
             return self._failed(wish, made.why)
         log.info("MIG compute instance made", device=wish.card, profile=wish.slice.profile, instance=made.uuid)
         self._tell(wish, made)

@@ -205,3 +205,15 @@ async def test_a_mode_that_waits_for_a_reset_is_said_to_wait(rig: Rig) -> None:
     assert "reset" in await rig.backend.enable_mig(STUCK)
     card = (await rig.backend.inventory()).devices[2]
     assert (card.attributes["mig"], card.mig_profiles) == ("pending", ())
+
+
+async def test_an_instance_is_asked_like_a_card_and_one_that_is_gone_says_nothing(rig: Rig) -> None:
+    made = await cut(rig.backend)
+    evidence, faults = await rig.backend.probe(made.uuid)
+    assert (evidence.probe_passed, faults) == (True, ())
+    await rig.backend.drop_compute_instances(made)
+    evidence, faults = await rig.backend.probe(made.uuid)
+    assert (evidence.probe_passed, faults) == (None, ())
+    rig.lose(0)
+    _, lost = await rig.backend.probe(CUT)
+    assert len(lost) == 1

@@ -25,6 +25,8 @@ from tests.support.plugins import socket_folder
 from tests.support.scheduler import World
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.simulated  # the kubelet is
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -283,3 +285,15 @@ async def test_a_card_is_put_into_mig_mode_when_it_is_idle(world: World, folder:
         await cut.placed(caller, "p1")
         backend.mig.occupy(busy, busy=False)
         await wait_until(lambda: len(agent.board.offers) == 2, "the other card to be offered")
+
+
+async def test_an_instance_that_looks_bare_for_a_moment_is_not_taken_from_its_pod(cut: CutNode) -> None:
+    """A library that does not show a compute instance, and refuses another one, has it all the same."""
+    async with cut.world.scheduler() as caller, cut.agent():
+        await cut.placed(caller, "p1")
+        [made] = cut.backend.mig.instances
+        cut.backend.mig.veil(made.uuid)
+        looks = cut.backend.mig.refused
+        await wait_until(lambda: cut.backend.mig.refused > looks + 1, "it to be tried")
+        cut.backend.mig.veil("")
+        assert cut.backend.mig.instances == (made,)

@@ -302,8 +302,15 @@ async def test_an_instance_is_probed_with_its_cards_recovery_action(cut: NvmlScr
     cut.field(0, 230, 1)
     evidence, faults = await backend.probe(instance.uuid)
     assert (evidence.probe_passed, evidence.recovery_action, faults) == (True, 1, ())
-    await backend.drop_compute_instances(instance)
-    gone, faults = await backend.probe(instance.uuid)
-    assert gone.probe_passed is False
-    assert [fault.kind for fault in faults] == [FaultKind.GPU_LOST]
+    await backend.close()
+
+
+async def test_an_instance_that_goes_while_it_is_listed_is_left_out(cut: NvmlScript, backend: NvmlBackend) -> None:
+    cut.cut(0, 3, 19, 6, 1, slices=[1])
+    for function in ("nvmlDeviceGetMigDeviceHandleByIndex", "nvmlGpuInstanceGetInfo"):
+        cut.fail(function, 0, nvml.NOT_FOUND)
+        await backend.open()
+        assert [each.uuid for each in (await backend.inventory()).instances if each.uuid] == []
+        cut.mend()
+        assert len((await backend.inventory()).instances) == 2
     await backend.close()

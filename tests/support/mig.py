@@ -40,8 +40,8 @@ def backend_with(count: int = 1, mode: str = "enabled") -> SimulatedBackend:
 class CutNode:
     """The node `node-1` of a world: its kubelet, its cards, and the agent's lives."""
 
-    def __init__(self, world: World, folder: Path, backend: SimulatedBackend, kubelet: SimKubelet) -> None:
-        self.world, self.folder, self.backend, self.kubelet = world, folder, backend, kubelet
+    def __init__(self, world: World, uid: str, folder: Path, backend: SimulatedBackend, kubelet: SimKubelet) -> None:
+        self.world, self.uid, self.folder, self.backend, self.kubelet = world, uid, folder, backend, kubelet
 
     @asynccontextmanager
     async def agent(self, settings: AgentSettings | None = None) -> AsyncIterator[Agent]:
@@ -63,12 +63,6 @@ class CutNode:
             tasks.start_soon(agent.run)
             yield agent
             tasks.cancel_scope.cancel()
-
-    @property
-    def uid(self) -> str:
-        found = next(each for each in self.world.sim.objects("nodes") if each["metadata"]["name"] == NODE)
-        uid: str = found["metadata"]["uid"]
-        return uid
 
     async def fits(self, caller: Caller, made: Obj) -> None:
         async def chosen() -> bool:
@@ -114,11 +108,11 @@ class CutNode:
 
 @asynccontextmanager
 async def cut_node(world: World, folder: Path, backend: SimulatedBackend) -> AsyncIterator[CutNode]:
-    await world.kube.create(NODES, node(NODE, capacity={"pods": "110"}))
+    made = await world.kube.create(NODES, node(NODE, capacity={"pods": "110"}))
     timing = KubeletTiming(status_every_s=0.02, dial_timeout_s=0.2)
     kubelet = SimKubelet(NODE, folder, ClusterAccess(world.kube), timing=timing)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(kubelet.run)
         await kubelet.started()
-        yield CutNode(world, folder, backend, kubelet)
+        yield CutNode(world, made["metadata"]["uid"], folder, backend, kubelet)
         tasks.cancel_scope.cancel()

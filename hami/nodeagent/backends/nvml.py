@@ -20,7 +20,7 @@ from hami.nodeagent.backends.library import preload
 from hami.nodeagent.backends.memory import counters_of
 from hami.nodeagent.backends.thread import LibraryThread
 from hami.nodeagent.decide.faults import Evidence, Fault, FaultKind, Piece
-from hami.nodeagent.decide.mig import Failed, Instance
+from hami.nodeagent.decide.mig import INSTANCE, Failed, Instance
 from hami.nodeagent.decide.topology import SWITCH, pair_score
 
 T = TypeVar("T")
@@ -282,11 +282,14 @@ class NvmlBackend:
         """What a card answers of itself. No kernel is run on it: that needs a context on the device.
 
         A MIG instance shares its card's recovery action, which is evidence about it; what the driver asks for is asked once.
+        One that is not there has been destroyed: nothing is known of it, and nothing is wrong.
         """
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             pynvml.nvmlDeviceGetUUID(handle)
         except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND and uuid.startswith(INSTANCE):
+                return Evidence(), ()
             return Evidence(probe_passed=False), (_state_fault(uuid, error),)
         try:
             pynvml.nvmlDeviceGetMemoryInfo(handle)

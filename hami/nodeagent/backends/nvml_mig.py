@@ -72,7 +72,8 @@ def profiles_of(handle: Any) -> tuple[MigProfile, ...]:
 def instances_of(handle: Any, card: str) -> tuple[Instance, ...]:
     """All of a card. Where GPU instances may not be listed (no privileges), those with a MIG device are still seen."""
     devices = list(_handles(handle))
-    rows = [each for kind in _kinds(handle) for each in _of_kind(handle, card, kind)]
+    listings = [_of_kind(handle, card, kind) for kind in _kinds(handle)]
+    rows = [row for listing in listings for row in listing or ()]
     minor = _or_none(lambda: str(pynvml.nvmlDeviceGetMinorNumber(handle))) or ""
     minors = _minors()
     found: list[Instance] = []
@@ -81,9 +82,10 @@ def instances_of(handle: Any, card: str) -> tuple[Instance, ...]:
         found.extend(_with_device(row, each, minor, minors) for each in mine)
         if not mine:
             found.append(row)
-    listed = {row.gpu_instance for row in rows}
-    bare = (each for each in devices if each.gpu_instance not in listed)
-    found.extend(_with_device(_unlisted(card, each), each, minor, minors) for each in bare)
+    if None in listings:
+        listed = {row.gpu_instance for row in rows}
+        bare = [(each, _unlisted(card, each)) for each in devices if each.gpu_instance not in listed]
+        found.extend(_with_device(row, each, minor, minors) for each, row in bare if row is not None)
     return tuple(sorted(found, key=lambda each: (each.gpu_instance, each.compute_instance or 0)))
 
 
@@ -179,14 +181,16 @@ def _places(handle: Any, profile: int) -> tuple[MigPlacement, ...]:
     return tuple(MigPlacement(each.start, each.size) for each in room[: count.value])
 
 
-def _of_kind(handle: Any, card: str, kind: _Kind) -> Iterator[Instance]:
+def _of_kind(handle: Any, card: str, kind: _Kind) -> list[Instance] | None:
+    """None where they may not be listed. What is destroyed between two calls is left out."""
+
     def listed() -> list[Any]:
         return _listed(pynvml.c_nvmlGpuInstance_t, kind.most, pynvml.nvmlDeviceGetGpuInstances, handle, kind.id)
 
-    for each in _or_none(listed) or ():
-        row = _or_none(partial(_row, each, card, kind))
-        if row is not None:
-            yield row
+    found = _or_none(listed)
+    if found is None:
+        return None
+    return [row for each in found if (row := _or_none(partial(_row, each, card, kind))) is not None]
 
 
 def _row(gpu_instance: Any, card: str, kind: _Kind) -> Instance:
@@ -233,10 +237,12 @@ def _with_device(row: Instance, device: _Handle, minor: str, minors: str) -> Ins
     )
 
 
-def _unlisted(card: str, device: _Handle) -> Instance:
+def _unlisted(card: str, device: _Handle) -> Instance | None:
     """Its kind follows from its size; where it lies is not to be found out."""
     facts = _or_none(lambda: pynvml.nvmlDeviceGetAttributes(device.handle))
-    name = "" if facts is None else _name(facts.gpuInstanceSliceCount, int(facts.memorySizeMB))
+    if facts is None:
+        return None
+    name = _name(facts.gpuInstanceSliceCount, int(facts.memorySizeMB))
     return Instance(card=card, profile=name, placement=MigPlacement(0, 0), gpu_instance=device.gpu_instance)
 
 

@@ -11,7 +11,7 @@ from hami.domain.errors import DeviceUnavailable
 from hami.nodeagent.backends.base import Inventory
 from hami.nodeagent.backends.simulated_mig import ATTRIBUTE, SimulatedMig
 from hami.nodeagent.decide.faults import Counters, Evidence, Fault, FaultKind, Piece
-from hami.nodeagent.decide.mig import Failed, Instance
+from hami.nodeagent.decide.mig import INSTANCE, Failed, Instance
 
 SOUND: Final = Counters(uncorrected=0, remapped=0, remap_pending=False, remap_failure=False)
 
@@ -118,6 +118,8 @@ class SimulatedBackend:
     async def probe(self, uuid: str) -> tuple[Evidence, tuple[Fault, ...]]:
         self._check()
         parent = next((each.card for each in self.mig.instances if each.uuid == uuid), uuid)
+        if parent == uuid and uuid.startswith(INSTANCE):
+            return Evidence(), ()
         if parent in self._lost or parent not in self._devices:
             lost = Fault(uuid=uuid, kind=FaultKind.GPU_LOST, detail=self._lost.get(parent, "no such card"))
             return Evidence(probe_passed=False), (lost,)

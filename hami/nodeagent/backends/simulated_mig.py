@@ -42,13 +42,16 @@ class SimulatedMig:
         self._pending: set[str] = set()
         self._needs_reset: set[str] = set()
         self._held: set[str] = set()
+        self._veiled = ""
+        self.refused = 0
+        """Compute instances that could not be made because there was one."""
         self._cut = _Cut()
         if file is not None and file.exists():
             self._cut = msgspec.json.decode(file.read_bytes(), type=_Cut)
 
     @property
     def instances(self) -> tuple[Instance, ...]:
-        return tuple(msgspec.structs.replace(each, busy=self._is_busy(each)) for each in self._cut.instances)
+        return tuple(self._shown(each) for each in self._cut.instances)
 
     def refuse(self, step: str, why: str, *, times: int = 1) -> None:
         """`step`: `gpu`, `compute`, `drop_compute` or `drop_gpu`. It fails that often, with that text."""
@@ -61,6 +64,10 @@ class SimulatedMig:
     async def reach(self, step: str) -> None:
         if step in self._held:
             await anyio.sleep_forever()
+
+    def veil(self, uuid: str) -> None:
+        """This instance's compute instance is there, but not shown; empty = all are shown."""
+        self._veiled = uuid
 
     def occupy(self, uuid: str, *, busy: bool = True) -> None:
         """A process in an instance, or on a card that is not cut."""
@@ -125,6 +132,7 @@ class SimulatedMig:
             return Failed(why)
         there = self._find(instance)
         if there is None or there.uuid:
+            self.refused += 1
             return Failed("Not Found" if there is None else "Insufficient Resources")
         name = f"MIG-{uuid5(NAMESPACE_OID, f'{there.card}/{there.gpu_instance}/0')}"
         made = msgspec.structs.replace(there, compute_instance=0, uuid=name)
@@ -155,6 +163,11 @@ class SimulatedMig:
     def _find(self, instance: Instance) -> Instance | None:
         wanted = instance.card, instance.gpu_instance
         return next((each for each in self._cut.instances if (each.card, each.gpu_instance) == wanted), None)
+
+    def _shown(self, instance: Instance) -> Instance:
+        if instance.uuid and instance.uuid == self._veiled:
+            return msgspec.structs.replace(instance, compute_instance=None, uuid="")
+        return msgspec.structs.replace(instance, busy=self._is_busy(instance))
 
     def _is_busy(self, instance: Instance) -> bool:
         return instance.uuid in self._occupied or instance.card in self._occupied

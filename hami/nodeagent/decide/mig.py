@@ -5,13 +5,16 @@ one gets an instance of its own, made at the profile and the place that the cont
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from hami.domain.allocation import Reservation, shares_of
 from hami.domain.device import MigPlacement, MigSlice
 from hami.domain.units import MiB
+
+INSTANCE: Final = "MIG-"
+"""What the names of instances begin with."""
 
 
 class Place(NamedTuple):
@@ -125,10 +128,16 @@ def wanted(bound: Sequence[Reservation], owned: Mapping[Place, Owned], is_live: 
 def plan(
     there: Sequence[Instance], asked: Sequence[Wanted], owned: Mapping[Place, Owned], is_told: Callable[[Place], bool]
 ) -> Plan:
-    """`there` are the instances of cards that this node's reservations may cut, `owned` what is remembered by place."""
+    """`there` are the instances of cards that this node's reservations may cut, `owned` what is remembered by place.
+
+    An instance whose place the library would not tell is nobody's to touch.
+    """
     for_whom = {each.place: each for each in asked}
     destroy, foreign, kept = [], [], dict[Place, Instance]()
     for instance in there:
+        if not instance.placement.size:
+            foreign.append(instance)
+            continue
         wish, mine = for_whom.get(instance.place), owned.get(instance.place)
         if wish is not None and (mine is None or mine.reservation == wish.reservation):
             kept[instance.place] = instance

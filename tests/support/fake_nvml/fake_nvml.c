@@ -497,7 +497,8 @@ int nvmlDeviceGetGpuInstanceById(card_t *card, unsigned id, gi_t **found) {
 
 int nvmlGpuInstanceGetInfo(gi_t *gi, gi_info_t *info) {
     cut_t cuts[MAX_CUTS];
-    int at = find(cuts, cuts_read(cuts), 'G', CARD_OF(gi), GI_OF(gi), 0);
+    int at = find(cuts, cuts_read(cuts), 'G', CARD_OF(gi), GI_OF(gi), 0), code = failing("nvmlGpuInstanceGetInfo", CARD_OF(gi));
+    if (code != OK) return code;
     if (at < 0) return NOT_FOUND;
     info->card = cards + CARD_OF(gi);
     info->id = cuts[at].gi; info->profile = cuts[at].a; info->at.start = cuts[at].b; info->at.size = cuts[at].c;

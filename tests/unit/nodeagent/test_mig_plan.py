@@ -56,6 +56,12 @@ def test_somebody_elses_instance_in_use_is_left_alone_ours_is_tried() -> None:
     assert planned([busy], [], owned("r-0")) == Plan(destroy=(busy,))
 
 
+def test_an_instance_whose_place_is_not_told_is_not_touched() -> None:
+    unknown = msgspec.structs.replace(MADE, placement=MigPlacement(0, 0))
+    assert planned([unknown], []) == Plan(foreign=(unknown,))
+    assert planned([unknown], [], owned()) == Plan(foreign=(unknown,))
+
+
 def test_the_same_place_of_another_card_is_another_place() -> None:
     other = msgspec.structs.replace(MADE, card="GPU-b")
     assert planned([other], [WISH], owned(uuid="")) == Plan(destroy=(other,), make=(WISH,))
