@@ -66,7 +66,7 @@ class SimulatedMig:
             await anyio.sleep_forever()
 
     def veil(self, uuid: str) -> None:
-        """This instance's compute instance is there, but not shown; empty = all are shown."""
+        """The compute instance of this name is there, but not shown; empty = all are shown."""
         self._veiled = uuid
 
     def occupy(self, uuid: str, *, busy: bool = True) -> None:
