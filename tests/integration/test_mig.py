@@ -125,15 +125,15 @@ async def test_a_node_that_makes_nothing_in_time_frees_everything(cut: CutNode) 
         assert failed.reason == "the node did not make the MIG instance in time"
         assert "nodeName" not in (await cut.world.pod_of("p1"))["spec"]
         assert await cut.world.store.locks.state(NODE) is None
-        async with cut.agent() as agent:
-            await wait_until(lambda: agent.book.read, "the feed to be read")
-            await cut.fits(caller, made)
-            assert await caller.bind(made, NODE) == ""
-            assert await cut.visible("p1") == tuple(each.uuid for each in await cut.instances(1))
+    async with cut.world.scheduler() as patient, cut.agent() as agent:
+        await wait_until(lambda: agent.book.read, "the feed to be read")
+        await cut.fits(patient, made)
+        assert await patient.bind(made, NODE) == ""
+        assert await cut.visible("p1") == tuple(each.uuid for each in await cut.instances(1))
 
 
 async def test_a_node_that_cannot_make_it_says_so_and_bind_does_not_wait(cut: CutNode) -> None:
-    cut.backend.mig.refuse("compute", "Insufficient Resources", times=3)
+    cut.backend.mig.refuse("compute", "Insufficient Resources", times=100_000)
     async with cut.world.scheduler(mig_wait_s=8.0) as caller, cut.agent():
         made = await cut.pod("p1")
         await cut.fits(caller, made)
@@ -144,6 +144,7 @@ async def test_a_node_that_cannot_make_it_says_so_and_bind_does_not_wait(cut: Cu
         [failed] = await cut.told(AllocationFailed)
         assert failed.reason == "the node could not make the MIG instance: Insufficient Resources"
         await cut.instances(0)
+        cut.backend.mig.relent()
         await cut.fits(caller, made)
         assert await caller.bind(made, NODE) == ""
 

@@ -22,6 +22,7 @@ from hami.sim.kubelet.pods import KubeletTiming
 from hami.vendors import identity
 from tests.support.agents import NODE, QUICK, settings_for
 from tests.support.objects import node, pod
+from tests.support.plugins import RESOURCE
 from tests.support.scheduler import Caller, Obj, World
 from tests.support.waiting import wait_until
 
@@ -65,6 +66,9 @@ class CutNode:
             tasks.cancel_scope.cancel()
 
     async def fits(self, caller: Caller, made: Obj) -> None:
+        """The kubelet must know the resource first: it starts a pod that asks for an unknown one without asking anybody."""
+        await wait_until(lambda: self.kubelet.books.capacity().get(RESOURCE, (0, 0))[1], "devices at the kubelet")
+
         async def chosen() -> bool:
             return bool((await caller.filter(made, [NODE]))["NodeNames"] == [NODE])
 

@@ -73,6 +73,10 @@ class SimulatedMig:
         """A process in an instance, or on a card that is not cut."""
         (self._occupied.add if busy else self._occupied.discard)(uuid)
 
+    def relent(self) -> None:
+        """Nothing that was scripted to fail fails any more."""
+        self._refusals.clear()
+
     def needs_reset(self, card: str) -> None:
         self._needs_reset.add(card)
 
