@@ -29,6 +29,8 @@ class Relevance:
         self._resources: Final = frozenset(name for vendor in vendors for name in vendor.resources.all())
         self._shared: dict[object, Any] = {}
         self._written: Final = tuple(key for vendor in vendors for key in (vendor.keys.allocated, vendor.keys.mig) if key)
+        noted = tuple(key for vendor in vendors if vendor.note is not None for key in vendor.pod_keys)
+        self._kept: Final = (identity.RESERVATION, *self._written, *noted)
 
     def matters(self, pod: Pod) -> bool:
         return any(key in pod.metadata.notes for key in self._written) or self._asks(pod)
@@ -44,7 +46,7 @@ class Relevance:
 
     def facts(self, pod: Pod) -> PodFacts:
         notes = pod.metadata.notes
-        kept = {key: notes[key] for key in (identity.RESERVATION, *self._written) if key in notes}
+        kept = {key: notes[key] for key in self._kept if key in notes}
         share = self._one
         return PodFacts(
             uid=pod.metadata.uid,

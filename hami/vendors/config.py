@@ -157,10 +157,59 @@ class MthreadsConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     cores: str = ""
 
 
+_METAX: Final = {
+    "count": "resourceCountName",
+    "shares": "resourceVCountName",
+    "memory": "resourceVMemoryName",
+    "cores": "resourceVCoreName",
+    "link_zones": "sgpuTopologyAware",
+}
+
+
+class MetaxConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_METAX):
+    """Section `metax`: whole cards (`count`), and shares of cards with their memory and cores."""
+
+    count: str = ""
+    shares: str = ""
+    memory: str = ""
+    cores: str = ""
+    link_zones: bool = False
+
+
 class NeuronConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     """Section `awsneuron`."""
 
     count: str = ""
+    cores: str = ""
+
+
+_KUNLUN: Final = {"count": "resourceCountName", "parts": "resourceVCountName", "memory": "resourceVMemoryName"}
+
+
+class KunlunConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_KUNLUN):
+    """Section `kunlun`: whole cards, and parts of cards with their memory."""
+
+    count: str = ""
+    parts: str = ""
+    memory: str = ""
+
+
+_ENFLAME: Final = {
+    "count": "resourceNameGCU",
+    "slices": "resourceNameDRSGCU",
+    "old_slices": "resourceNameVGCU",
+    "memory": "resourceNameGCUMemory",
+    "cores": "resourceNameGCUCore",
+}
+
+
+class EnflameConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_ENFLAME):
+    """Section `enflame`: whole cards, and slices of cards. `old_slices` is their older name, for want of the new one."""
+
+    count: str = ""
+    slices: str = ""
+    old_slices: str = ""
+    memory: str = ""
     cores: str = ""
 
 
@@ -180,13 +229,40 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     mthreads: MthreadsConfig = MthreadsConfig(
         count="mthreads.com/vgpu", memory="mthreads.com/sgpu-memory", cores="mthreads.com/sgpu-core"
     )
+    metax: MetaxConfig = MetaxConfig(
+        count="metax-tech.com/gpu",
+        shares="metax-tech.com/sgpu",
+        memory="metax-tech.com/vmemory",
+        cores="metax-tech.com/vcore",
+    )
     awsneuron: NeuronConfig = NeuronConfig(count="aws.amazon.com/neuron", cores="aws.amazon.com/neuroncore")
     amd: AmdConfig = AmdConfig(count="amd.com/gpu", memory="amd.com/gpumem", cores="amd.com/gpucores")
     vastai: VastaiConfig = VastaiConfig(count="vastaitech.com/va")
     biren: BirenConfig = BirenConfig(count="birentech.com/gpu")
+    kunlun: KunlunConfig = KunlunConfig(
+        count="kunlunxin.com/xpu", parts="kunlunxin.com/vxpu", memory="kunlunxin.com/vxpu-memory"
+    )
+    enflame: EnflameConfig = EnflameConfig(
+        count="enflame.com/gcu",
+        slices="enflame.com/drs-gcu",
+        memory="enflame.com/gcu-memory",
+        cores="enflame.com/gcu-core",
+    )
 
 
-_OPTIONAL: Final = ("cambricon", "hygon", "mthreads", "awsneuron", "amd", "vastai", "biren", "vnpus")
+_OPTIONAL: Final = (
+    "cambricon",
+    "hygon",
+    "mthreads",
+    "metax",
+    "awsneuron",
+    "amd",
+    "vastai",
+    "biren",
+    "kunlun",
+    "enflame",
+    "vnpus",
+)
 """Sections that sell nothing where a file leaves them out, and nothing of what they leave out, as in HAMi."""
 
 

@@ -3,7 +3,24 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from hami.vendors import amd, ascend, biren, cambricon, hygon, iluvatar, mthreads, neuron, nvidia, vastai
+from hami.vendors import (
+    amd,
+    ascend,
+    biren,
+    cambricon,
+    enflame,
+    gcu,
+    hygon,
+    iluvatar,
+    kunlun,
+    metax,
+    metax_shared,
+    mthreads,
+    neuron,
+    nvidia,
+    vastai,
+    xpu,
+)
 from hami.vendors.config import DeviceConfig
 from hami.vendors.vendor import Vendor
 
@@ -11,7 +28,10 @@ VENDORS: Final[tuple[Callable[[DeviceConfig], tuple[Vendor, ...]], ...]] = (
     lambda config: (nvidia.vendor(config.nvidia),),
     lambda config: (cambricon.vendor(config.cambricon),),
     lambda config: (hygon.vendor(config.hygon),),
+    lambda config: (gcu.vendor(config.enflame), enflame.vendor(config.enflame)),
     lambda config: (mthreads.vendor(config.mthreads),),
+    lambda config: (metax.vendor(config.metax), metax_shared.vendor(config.metax)),
+    lambda config: (kunlun.vendor(config.kunlun), xpu.vendor(config.kunlun)),
     lambda config: (neuron.vendor(config.awsneuron),),
     lambda config: (amd.vendor(config.amd),),
     lambda config: (vastai.vendor(config.vastai),),

@@ -42,6 +42,13 @@ class Check(StrEnum):
     MIG = "a MIG profile has a free place on it"
     COMPUTE_UNITS = "it has the compute units"
     NEURON_CORES = "it has the cores, counted as bits"
+    UNHEALTHY = "the card is healthy, in this vendor's own word"
+    APP_CLASS = "the classes of the pods on it bear the pod's own"
+    QOS = "it is idle, wanted whole, or shared by the pod's policy"
+    IDLE = "nothing of it is given out"
+    WHOLE = "nothing of it is given out, as it is given out whole"
+    EQUAL_PARTS = "what is given out of it are parts of the size asked for"
+    COUNTED_CORES = "it has the cores, where it says how many"
     SPLIT_CORES = "it has the cores, out of 100 where the pod wants a soft split"
     SPLIT_EXCLUSIVE = "it is idle, where the whole card, or all 100 of a soft split, is asked for"
     SPLIT_EXHAUSTED = "it has cores left, of all that it has or of 100, where none are asked for"
@@ -70,6 +77,9 @@ class Size(StrEnum):
     NOTHING = "a slot and nothing else"
     COMPUTE_UNITS = "memory in MiB or the whole card, cores in percent of the card's compute units"
     NEURON_CORES = "no memory, cores as a bit mask"
+    CLASSED = "memory in MiB or the whole card's, cores in percent, more than 100 of them too, none for an online pod"
+    WHOLE = "the whole card"
+    PROFILE = "memory and cores of the profile chosen for the node; more slots the larger it is"
 
 
 class Select(StrEnum):
@@ -79,6 +89,16 @@ class Select(StrEnum):
     TOPOLOGY = "the first ones, or the best connected with policy topology-aware"
     DIE_GROUPS = "from as few boards as possible, where the cards are dies"
     NEURON_RUNS = "one by policy, several as a run of neighbours"
+    CLASS_AND_ZONES = (
+        "the first ones in the order of the policy; for an online pod those with the fewest online, then offline pods, those "
+        "with offline pods alone last; for whole cards of a pod without a class the smallest link zone that has enough, else "
+        "zone after zone from the smallest on, cards without a zone last"
+    )
+    WINGS = (
+        "linked ones, by index: within four neighbours, else across; if that fails, the reason is how many cards mutex, "
+        "uuids or cordons ruled out, else `1/<cards> NumaNotFit`"
+    )
+    PROFILE = "the first ones for which the node has a profile that is large enough, else the reason is `1/<cards> ModeNotFit`"
     SPLIT = "the first ones in the order of the policy, on a node that splits cards as the pod wants"
     NETWORK_GROUPS = "one by policy, several from as few networks as possible, on a node that splits cards as the pod wants"
     CARD_PAIRS = "one by policy, several as pairs (0 and 1, 2 and 3, ...), on a node that splits cards as the pod wants"
@@ -89,6 +109,16 @@ class Score(StrEnum):
 
     NONE = "nothing"
     SAME_BOARD = "the largest part of a container's cards that share a board"
+    NODE_TABLE = (
+        "2000 less what the node announces for that many cards: losses where nodes are packed, scores where pods are spread; "
+        "nothing where it announces none, or with another policy"
+    )
+    CLASS_AND_ZONES = (
+        "10000 (-10000 where pods are spread) times: for an online pod -100 for each offline pod on a card without online "
+        "ones, -20 and -2 for each online and offline pod on another; for whole cards, where link zones count, ten times what "
+        "is linked among the cards chosen less the links that the choice breaks"
+    )
+    WINGS = "1000 to 3000 the fewer groups of four linked cards are broken into, where it has no other vendor's cards"
     SAME_NETWORK = "ten times the largest part of a container's cards that share a network"
 
 
@@ -152,6 +182,12 @@ class Writing(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeState
     now_s: int
 
+    @property
+    def last_indices(self) -> str:
+        """For plugins that read one list of cards per pod: the last container's that has any."""
+        shares = [container.shares for container in self.containers if container.shares][-1]
+        return ",".join(str(share.index) for share in shares)
+
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One accelerator family under one configuration.
@@ -162,8 +198,10 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     Fit: `checks` in order, `size`, `select`, `score`. `pod_keys`: further pod annotations that its checks read.
     `quota_at_fit`: namespace quota is asked again for every card, not only at admission. `model_in_annotation`: the
-    allocation names the card's model instead of the vendor word. `soft_split`: nodes that do not say whether they can share
-    cards by memory and cores can.
+    allocation names the card's model instead of the vendor word. `link_zones`: they count for a node's score, unless the pod
+    says otherwise. `spares`: checks that a pod with these annotations is not put to. `note`: what later pods on a card have to
+    know of a share with so many cores of a pod with these annotations; cores None = somebody else placed it.
+    `soft_split`: nodes that do not say whether they can share cards by memory and cores can.
     """
 
     word: str
@@ -190,6 +228,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     quota_at_fit: bool = False
     soft_split: bool = False
     model_in_annotation: bool = False
+    link_zones: bool = False
     identity: bool = False
     """Containers learn their devices from environment that refers to annotations (docs/delivery.md)."""
     ask: "Callable[[Container, Vendor, str], DeviceRequest | None] | None" = None
@@ -198,6 +237,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """None = the container asks where its limits name the count; nothing is added."""
     discover: "Callable[[Node, Vendor], tuple[Device, ...]] | None" = None
     """Devices that a Node object announces. Raises InvalidInput where it announces them in an unreadable way."""
+    spares: "Callable[[Mapping[str, str]], frozenset[Check]] | None" = None
+    note: "Callable[[Mapping[str, str], int | None], str] | None" = None
     differs: tuple[str, ...] = ()
     """Entries of docs/differences.md that are about this vendor."""
     annotate: "Callable[[Writing, Vendor], Mapping[str, str]] | None" = None

@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hami.domain.allocation import ContainerShares, usage_of
-from hami.domain.cluster import ClusterSnapshot
 from hami.domain.device import Health
 from hami.domain.errors import InvalidInput
 from hami.domain.request import ContainerKind, PodRequest
@@ -20,26 +18,13 @@ from hami.vendors import nvidia
 from hami.vendors.requests import pod_request
 from hami.vendors.vendor import Vendor
 from tests.conformance import ascend
+from tests.conformance.answer import Answer
 from tests.conformance.outcome import PASSED, Outcome, difference, documented, failed
+from tests.conformance.places import by_place
 from tests.conformance.world import Case, flags_for, pod_of, snapshot_of, vendors_for
 
 _PLAIN = re.compile(r"\d+")
 _UNIX = re.compile(r"^\d+$")
-
-
-@dataclass
-class Answer:
-    """All that ours says to one case."""
-
-    request: PodRequest
-    snapshot: ClusterSnapshot
-    policy: SchedulingPolicy | BadPolicy
-    vendors: tuple[Vendor, ...]
-    names: list[str]
-    scores: dict[str, float]
-    failed: dict[str, str]
-    fits: dict[str, tuple[ContainerShares, ...]]
-    result: Placement | Unschedulable | None
 
 
 def check(case: Case) -> Outcome:
@@ -137,10 +122,15 @@ def read_otherwise(case: Case) -> bool:
 
 
 def read_otherwise_in(spec: Case, vendors: tuple[Vendor, ...]) -> bool:
-    """Does the pod write memory in bytes (`16Gi`), or a nought that HAMi cannot read (`0.0`)?"""
+    """Does the pod write memory in bytes (`16Gi`), or a nought that HAMi cannot read (`0.0`)?
+
+    Of MetaX HAMi takes every number for bytes that Kubernetes writes with a letter, `8000` (`8k`) among them.
+    """
     names = {vendor.resources.memory for vendor in vendors} - {""}
+    lettered = {vendor.resources.memory for vendor in vendors if vendor.word == "Metax-SGPU"} - {""}
     return any(
-        name in names and (value.endswith("i") or re.fullmatch(r"0\.0+", value) is not None)
+        (name in names and (value.endswith("i") or re.fullmatch(r"0\.0+", value) is not None))
+        or (name in lettered and re.search("[A-Za-z]|[1-9][0-9]*000$", value) is not None)
         for _, _, name, value in amounts(spec)
     )
 
@@ -316,6 +306,7 @@ def _padding(answer: Answer, result: Placement) -> set[str]:
     others = [vendor for vendor in answer.vendors if vendor.word not in asked]
     marks = {"CAMBRICON_DSMLU_ASSIGNED"} if "MLU" not in asked else set()
     marks |= {f"huawei.com/{vendor.word}" for vendor in others}
+    marks |= set() if "Metax-SGPU" in asked else {"metax-tech.com/gpu-devices-allocated", "metax-tech.com/predicate-time"}
     marks |= set() if any(word.startswith("Ascend") for word in asked) else {"predicate-time"}
     return marks | {key for vendor in others for key in (vendor.keys.allocated, vendor.keys.to_allocate)}
 
@@ -351,7 +342,7 @@ def _explained(case: Case, answer: Answer) -> str:
         return "neuron"
     if _named_otherwise(case, answer):
         return "V20.2"
-    if "hami_bug_maybe:V20.3_positional" in tags and _by_place(answer):
+    if ("hami_bug_maybe:V20.3_positional" in tags and _runs_by_place(answer)) or _linked_by_place(case, answer):
         return "V20.3"
     if "hami_bug_maybe:B5" in tags and not _usage(case, answer):
         return "B5"
@@ -379,12 +370,19 @@ def _explained(case: Case, answer: Answer) -> str:
     )
 
 
-def _by_place(answer: Answer) -> bool:
+def _runs_by_place(answer: Answer) -> bool:
     """Several Neuron devices under mutex: HAMi sorts by load and takes what then lies side by side."""
     mutex = isinstance(answer.policy, SchedulingPolicy) and answer.policy.mutex
     return mutex and any(
         each.vendor == "AWSNeuron" and each.count > 1 for container in answer.request.containers for each in container.requests
     )
+
+
+def _linked_by_place(case: Case, answer: Answer) -> bool:
+    """Is every node answered as recorded once cards are linked by their place instead of their index?"""
+    other = by_place(answer)
+    nodes = case["expect"]["nodes"].items()
+    return other is not None and all(any(_same_node(case, other, name, a) for a in each) for name, each in nodes)
 
 
 def _named_otherwise(case: Case, answer: Answer) -> bool:

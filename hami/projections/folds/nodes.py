@@ -173,6 +173,7 @@ def _arrived(state: ClusterState, name: str, device: Device) -> DeviceState:
         cordoned=mark.cordoned,
         used=held.used,
         mig_in_use=held.mig,
+        notes=held.notes,
     )
 
 

@@ -13,6 +13,7 @@ from hami.scheduler.decide.policies import SchedulingPolicy, Weights
 from hami.scheduler.decide.quota import Budget
 from hami.scheduler.decide.score import device_score
 from hami.vendors.constraints import Wishes
+from hami.vendors.enflame import Profile
 from hami.vendors.vendor import Vendor
 
 _NO_BUDGET: Final = Budget()
@@ -44,10 +45,15 @@ class Question(msgspec.Struct, frozen=True):
     numa_bind: bool
 
 
+def part_of(total: int, percent: int) -> int:
+    """Rounded towards zero."""
+    return total * percent // 100 if percent >= 0 else -(total * -percent // 100)
+
+
 class Card:
     """A device while a pod is being fitted: what is given out grows with every container."""
 
-    __slots__ = ("cores", "device", "index", "memory", "numa", "score", "slices", "state", "used")
+    __slots__ = ("cores", "device", "index", "memory", "notes", "numa", "score", "slices", "state", "used")
 
     def __init__(self, state: DeviceState) -> None:
         self.state = state
@@ -56,6 +62,7 @@ class Card:
         self.memory = state.used.memory
         self.cores = state.used.cores
         self.slices: tuple[MigSlice, ...] = state.mig_in_use
+        self.notes: tuple[str, ...] = state.notes
         self.numa = state.device.numa
         self.index = state.device.index
         self.score = 0.0
@@ -63,6 +70,7 @@ class Card:
     def copy(self) -> "Card":
         twin = Card(self.state)
         twin.used, twin.memory, twin.cores, twin.slices = self.used, self.memory, self.cores, self.slices
+        twin.notes = self.notes
         return twin
 
     def rate(self, asked: Sequence[DeviceRequest], weights: Weights) -> None:
@@ -73,16 +81,18 @@ class Card:
             if each.vendor == device.model:
                 slots += 1
                 cores += each.cores
-                by_percent = each.memory_percent not in {None, 0}
-                memory += device.memory * (each.memory_percent or 0) // 100 if by_percent else each.memory
+                percent = each.memory_percent or 0
+                memory += part_of(device.memory, percent) if percent else each.memory
         self.score = device_score((slots, device.slots), (cores, device.cores), (memory, device.memory), weights)
 
-    def give(self, share: DeviceShare) -> None:
-        self.used += 1
+    def give(self, share: DeviceShare, slots: int = 1) -> None:
+        self.used += slots
         self.memory += share.memory
         self.cores += share.cores
         if share.mig is not None:
             self.slices = (*self.slices, share.mig)
+        if share.note:
+            self.notes = (*self.notes, share.note)
 
 
 class Pick(msgspec.Struct, frozen=True):
@@ -92,14 +102,16 @@ class Pick(msgspec.Struct, frozen=True):
     memory: int
     cores: int
     planned: tuple[MigProfile, MigSlice] | None = None
+    slots: int = 1
+    """For the pod's further containers; the ledger counts one a share, as HAMi does."""
 
 
 class Walk:
     """One container's request for one vendor, over one node's cards: what checks and choices read and write.
 
     `cards`: the vendor's cards on this node, sorted so that the walk starts at the end. `decided`: the pod's containers so
-    far, this one last. `memory`, `cores` and `planned` are about the card looked at now. `out_of`: what its counts are told
-    to be a part of, mostly the cards.
+    far, this one last. `memory`, `cores` and `planned` are about the card looked at now. `profile`: what each card is to give,
+    where that was chosen for the whole node. `out_of`: what its counts are told to be a part of, mostly the cards.
     """
 
     def __init__(
@@ -122,6 +134,7 @@ class Walk:
         self.memory = 0
         self.cores = 0
         self.planned: tuple[MigProfile, MigSlice] | None = None
+        self.profile: Profile | None = None
 
     def refuse(self, reason: Reason, times: int = 1) -> None:
         self.counts[reason] = self.counts.get(reason, 0) + times

@@ -11,7 +11,7 @@ from hami.domain.device import Health
 from hami.domain.reasons import Reason
 from hami.domain.request import ContainerKind
 from hami.domain.units import CorePercent, MiB
-from hami.scheduler.decide import mig
+from hami.scheduler.decide import classes, mig
 from hami.scheduler.decide.cards import Card, Pick, Walk
 from hami.scheduler.decide.quota import vendor_usage
 from hami.vendors.ascend import MODE, SOFT
@@ -32,7 +32,8 @@ def try_card(walk: Walk, card: Card) -> Pick | None:
         if reason is not None:
             walk.refuse(reason)
             return None
-    return Pick(card, walk.memory, walk.cores, walk.planned)
+    slots = 1 if walk.profile is None else walk.profile.slices
+    return Pick(card, walk.memory, walk.cores, walk.planned, slots)
 
 
 # --- sizes: (memory, cores) of one share of this card ---
@@ -68,11 +69,23 @@ def neuron_cores(walk: Walk, card: Card) -> tuple[int, int]:
     return 0, sum(1 << bit for bit in free[: walk.asked.cores])
 
 
+def whole(_walk: Walk, card: Card) -> tuple[int, int]:
+    return card.device.memory, card.device.cores
+
+
+def profile(walk: Walk, _card: Card) -> tuple[int, int]:
+    return (0, 0) if walk.profile is None else (walk.profile.memory, walk.profile.cores)
+
+
 # --- checks ---
 
 
 def health(_walk: Walk, card: Card) -> Reason | None:
     return None if card.state.health is Health.HEALTHY else Reason.CARD_NOT_HEALTHY
+
+
+def unhealthy(_walk: Walk, card: Card) -> Reason | None:
+    return None if card.state.health is Health.HEALTHY else Reason.CARD_UNHEALTHY
 
 
 def cordon(_walk: Walk, card: Card) -> Reason | None:
@@ -181,6 +194,22 @@ def bits(walk: Walk, card: Card) -> Reason | None:
     return Reason.CARD_INSUFFICIENT_CORE if total - card.cores.bit_count() < (walk.asked.cores or total) else None
 
 
+def idle(_walk: Walk, card: Card) -> Reason | None:
+    return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT if card.used > 0 else None
+
+
+def all_of_it(_walk: Walk, card: Card) -> Reason | None:
+    return Reason.NUMA_NOT_FIT if card.used > 0 else None
+
+
+def equal_parts(walk: Walk, card: Card) -> Reason | None:
+    return Reason.NUMA_NOT_FIT if card.used > 0 and card.memory // card.used != walk.memory else None
+
+
+def counted_cores(walk: Walk, card: Card) -> Reason | None:
+    return cores(walk, card) if card.device.cores > 0 else None
+
+
 def split_cores(walk: Walk, card: Card) -> Reason | None:
     return Reason.CARD_INSUFFICIENT_CORE if _split_total(walk, card) - card.cores < walk.cores else None
 
@@ -222,6 +251,13 @@ CHECKS: Final[Mapping[Check, Checking]] = MappingProxyType(
         Check.COMPUTE_UNITS: units,
         Check.NEURON_CORES: bits,
         Check.BOARD_MUTEX: board_mutex,
+        Check.UNHEALTHY: unhealthy,
+        Check.APP_CLASS: classes.app_class,
+        Check.QOS: classes.same_sharing,
+        Check.IDLE: idle,
+        Check.WHOLE: all_of_it,
+        Check.EQUAL_PARTS: equal_parts,
+        Check.COUNTED_CORES: counted_cores,
         Check.SPLIT_CORES: split_cores,
         Check.SPLIT_EXCLUSIVE: split_exclusive,
         Check.SPLIT_EXHAUSTED: split_exhausted,
@@ -246,6 +282,13 @@ WORDS: Final[Mapping[Check, Reason]] = MappingProxyType(
         Check.COMPUTE_UNITS: Reason.CARD_INSUFFICIENT_CORE,
         Check.NEURON_CORES: Reason.CARD_INSUFFICIENT_CORE,
         Check.BOARD_MUTEX: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Check.UNHEALTHY: Reason.CARD_UNHEALTHY,
+        Check.APP_CLASS: Reason.CARD_APP_CLASS_MISMATCH,
+        Check.QOS: Reason.CARD_QOS_POLICY_MISMATCH,
+        Check.IDLE: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Check.WHOLE: Reason.NUMA_NOT_FIT,
+        Check.EQUAL_PARTS: Reason.NUMA_NOT_FIT,
+        Check.COUNTED_CORES: Reason.CARD_INSUFFICIENT_CORE,
         Check.SPLIT_CORES: Reason.CARD_INSUFFICIENT_CORE,
         Check.SPLIT_EXCLUSIVE: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
         Check.SPLIT_EXHAUSTED: Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
@@ -258,5 +301,8 @@ SIZES: Final[Mapping[Size, Sizing]] = MappingProxyType(
         Size.NOTHING: nothing,
         Size.COMPUTE_UNITS: compute_units,
         Size.NEURON_CORES: neuron_cores,
+        Size.CLASSED: classes.classed,
+        Size.WHOLE: whole,
+        Size.PROFILE: profile,
     }
 )

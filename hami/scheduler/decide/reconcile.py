@@ -186,6 +186,7 @@ def adopted_containers(pod: PodFacts, vendors: Sequence[Vendor]) -> tuple[Contai
         for vendor, entries in held:
             mig = annotations.decode_mig(pod.annotations.get(vendor.keys.mig, "")) if vendor.keys.mig else ()
             if position < len(entries):
-                shares += annotations.shares_from(entries[position], vendor.word, mig, position)
+                note = "" if vendor.note is None else vendor.note(pod.annotations, None)
+                shares += annotations.shares_from(entries[position], vendor.word, mig, position, note)
         containers.append(ContainerShares(name=name, kind=kind, shares=tuple(shares)))
     return tuple(containers)

@@ -3,7 +3,7 @@
 A choice gets the walk and answers with the picks, or None; then the walk's counts say why.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from math import comb
 from types import MappingProxyType
@@ -11,9 +11,12 @@ from typing import Final
 
 from hami.domain.device import Health
 from hami.domain.reasons import Reason
-from hami.scheduler.decide.cards import Pick, Walk
+from hami.scheduler.decide import classes
+from hami.scheduler.decide.cards import Card, Pick, Walk
 from hami.scheduler.decide.checks import are_dies, soft_wanted, try_card
+from hami.scheduler.decide.wings import linked
 from hami.vendors.ascend import NETWORK, SOFT_SPLIT
+from hami.vendors.enflame import profile_for, profiles_on
 from hami.vendors.neuron import NODE_TYPE
 from hami.vendors.vastai import BOARD
 from hami.vendors.vendor import Select
@@ -22,6 +25,8 @@ _MOST_SETS: Final = 20_000
 """Sets of cards that are compared one by one: all of 8 out of 16. Twice as many would hold other pods up for hours."""
 
 Selecting = Callable[[Walk], Sequence[Pick] | None]
+Linking = Callable[[Collection[int], int], list[int] | None]
+"""Places of cards that fit, how many -> the places to take."""
 
 
 def first(walk: Walk) -> Sequence[Pick] | None:
@@ -135,6 +140,42 @@ def neuron_runs(walk: Walk) -> Sequence[Pick] | None:
     return None
 
 
+def class_and_zones(walk: Walk) -> Sequence[Pick] | None:
+    found, count = every(walk), walk.asked.count
+    if len(found) < count:
+        short(walk)
+        return None
+    return found if len(found) == count else classes.best(walk, found)
+
+
+def wings(walk: Walk) -> Sequence[Pick] | None:
+    """By index: HAMi goes by the place in a list sorted by load (fault V20.3)."""
+    return linked_cards(walk, sorted(walk.cards, key=lambda card: card.index))
+
+
+def linked_cards(walk: Walk, cards: Sequence[Card], find: Linking = linked) -> Sequence[Pick] | None:
+    """Cards whose places in this list are linked. Why there are none is told in one word, as in HAMi."""
+    picks = {place: pick for place, card in enumerate(cards) if (pick := try_card(walk, card)) is not None}
+    found = find(picks, walk.asked.count)
+    if found is not None:
+        return [picks[place] for place in found]
+    told = next((word for word in _TOLD if word in walk.counts), None)
+    walk.counts = {Reason.NUMA_NOT_FIT: 1} if told is None else {told: walk.counts[told]}
+    return None
+
+
+def profile(walk: Walk) -> Sequence[Pick] | None:
+    """One profile for the node, whichever card will give it."""
+    walk.profile = profile_for(walk.asked, profiles_on(card.device for card in walk.cards))
+    if walk.profile is None:
+        walk.refuse(Reason.MODE_NOT_FIT)
+        return None
+    return first(walk)
+
+
+_TOLD: Final = (Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, Reason.CARD_UUID_MISMATCH, Reason.CARD_CORDONED)
+
+
 def split(walk: Walk) -> Sequence[Pick] | None:
     return first(walk) if _splits_as_wanted(walk) else None
 
@@ -197,6 +238,9 @@ SELECTS: Final[Mapping[Select, Selecting]] = MappingProxyType(
         Select.TOPOLOGY: topology,
         Select.DIE_GROUPS: die_groups,
         Select.NEURON_RUNS: neuron_runs,
+        Select.CLASS_AND_ZONES: class_and_zones,
+        Select.WINGS: wings,
+        Select.PROFILE: profile,
         Select.SPLIT: split,
         Select.NETWORK_GROUPS: network_groups,
         Select.CARD_PAIRS: card_pairs,

@@ -20,7 +20,11 @@ def _container(container: ContainerRequest) -> str:
 
 
 def _device(request: DeviceRequest) -> str:
-    if request.memory:
+    if request.form and request.memory:
+        memory = f"{request.memory} of {request.form}"
+    elif request.form and (request.memory_percent or 0) < 0:
+        memory = "any memory"
+    elif request.memory:
         memory = f"{request.memory} MiB"
     else:
         memory = "any memory" if request.memory_percent is None else f"{request.memory_percent} % memory"
