@@ -17,7 +17,7 @@ from hami.events.redis.spool import SidecarSpool
 from hami.events.redis.store import RedisStore
 from hami.nodeagent.announce import NodeObject
 from hami.nodeagent.app import Agent, this_boot
-from hami.nodeagent.backends.base import DeviceBackend
+from hami.nodeagent.backends.base import MigBackend
 from hami.nodeagent.backends.scripted import ScriptedBackend
 from hami.nodeagent.decide.listing import IMEX_FOLDER
 from hami.nodeagent.metrics import Metrics
@@ -116,7 +116,7 @@ def _client(redis: RedisSettings, url: str, *, setting: str = "redis.url") -> Cl
     )
 
 
-def backend_of(settings: AgentSettings) -> DeviceBackend:
+def backend_of(settings: AgentSettings) -> MigBackend:
     """The device library that the settings name; not opened yet. Raises InvalidInput."""
     if settings.backend == "simulated":
         if not settings.simulated_devices:

@@ -47,7 +47,6 @@ WORK_S: Final = 12.0
 """What a bind may take beyond its wait for the lock; with the wait it stays below HAMi's httpTimeout of 30 s."""
 
 POST_S: Final = 5.0
-MIG_WAIT_S: Final = 8.0
 TRIES: Final = 3
 _LONGEST_LABEL: Final = 63
 _log = get_logger("scheduler.bind")
@@ -118,8 +117,7 @@ class Bind:
             async with self._mirrored(core, held):
                 # 6. From here on the devices stay held, whatever becomes of the Binding.
                 if held.phase is Phase.RESERVED:
-                    if not still_stands(held.reservation, core.view.snapshot().nodes.get(args.node)):
-                        raise _Stop(texts.DEVICES_GONE)
+                    _check_node(held, core.view.snapshot().nodes.get(args.node))
                     held = await self._write_bound(core, args, fence)
                 # 7. What must exist on the node first.
                 held = await self._prepared(core, args, held)
@@ -221,19 +219,22 @@ class Bind:
             return held
 
     async def _prepared(self, core: Core, args: BindingArgs, held: Allocation) -> Allocation:
-        """The agent makes MIG instances when it reads Bound; their uuids come back through the log."""
-        if _realised(held):
-            return held
-        with anyio.move_on_after(MIG_WAIT_S):
-            while True:
-                now = _on_node(core, args)
-                if now is None:
-                    raise _Stop(texts.NO_RESERVATION)
-                if _realised(now):
-                    return now
-                await core.view.wait_for(core.view.position.g + 1, timeout=MIG_WAIT_S)
-        await self._fail(core, held, "the node did not make the MIG instance in time")
-        raise _Stop(texts.MIG_SLOW)
+        """The agent makes MIG instances when it reads Bound; their uuids come back through the log, or why there are none."""
+        deadline = anyio.current_time() + core.settings.mig_wait_s
+        while not _realised(held):
+            if held.trouble:
+                await self._fail(core, held, f"the node could not make the MIG instance: {held.trouble}")
+                raise _Stop(texts.MIG_FAILED)
+            left = deadline - anyio.current_time()
+            if left <= 0:
+                await self._fail(core, held, "the node did not make the MIG instance in time")
+                raise _Stop(texts.MIG_SLOW)
+            await core.view.wait_for(core.view.position.g + 1, timeout=left)
+            now = _on_node(core, args)
+            if now is None:
+                raise _Stop(texts.NO_RESERVATION)
+            held = now
+        return held
 
     async def _post(self, core: Core, args: BindingArgs, held: Allocation) -> BindResult:
         notes = dict(held.reservation.annotations)
@@ -292,6 +293,14 @@ class Bind:
 def _on_node(core: Core, args: BindingArgs) -> Allocation | None:
     held = core.view.snapshot().allocation_of(args.pod_uid)
     return held if held is not None and held.live and held.reservation.node == args.node else None
+
+
+def _check_node(held: Allocation, node: NodeState | None) -> None:
+    """Raises _Stop when what was reserved cannot be had there any more, or not now."""
+    if not still_stands(held.reservation, node):
+        raise _Stop(texts.DEVICES_GONE)
+    if node is not None and node.health_paused_by and not _realised(held):
+        raise _Stop(texts.MIG_PAUSED)
 
 
 def _realised(held: Allocation) -> bool:

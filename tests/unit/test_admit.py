@@ -255,6 +255,18 @@ def test_containers_without_devices_are_told_so_when_configured() -> None:
     assert "labels" not in pod["metadata"]
 
 
+def test_a_container_that_asks_for_instances_by_their_own_resource_is_left_to_the_plugin() -> None:
+    """A variable of the pod would overrule what the plugin says."""
+    settings = AdmissionSettings(vendors=vendors_of(DeviceConfig(nvidia=NvidiaConfig(overwrite_env=True))))
+    alone = simple({"mig-1g.10gb": "1"})
+    assert "env" not in admitted(alone, settings)["spec"]["containers"][0]
+    beside = simple({"gpu": "1"})
+    beside["spec"]["containers"].append({**simple({"mig-1g.10gb": "1"})["spec"]["containers"][0], "name": "beside"})
+    assert "env" not in admitted(beside)["spec"]["containers"][1]
+    beside["spec"]["containers"][1]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    assert isinstance(mutate(typed(beside), SETTINGS, EMPTY), Denied)
+
+
 def test_a_runtime_class_is_set_once() -> None:
     settings = AdmissionSettings(vendors=vendors_of(DeviceConfig(nvidia=NvidiaConfig(runtime_class_name="nvidia"))))
     assert admitted(simple({"gpu": "1"}), settings)["spec"]["runtimeClassName"] == "nvidia"

@@ -73,6 +73,12 @@ def apply_watch(state: ClusterState, event: HealthWatchPaused | HealthWatchResum
     _change(state, name, health_paused_by=event.holder if isinstance(event, HealthWatchPaused) else "")
 
 
+def forget_mark(state: ClusterState, uuid: str, name: str) -> None:
+    """A MIG instance is gone for good: a later one with its name is another one."""
+    if uuid in state.marks.get(name, {}):
+        _keep(state, name, uuid, _CLEAN)
+
+
 def quarantine(state: ClusterState, event: Undecodable, name: str) -> None:
     state.undecodable[event.type] = state.undecodable.get(event.type, 0) + 1
     why = f"{event.type} at {state.position.entry} cannot be read: {event.error}"
