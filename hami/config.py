@@ -73,6 +73,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     bind_wait_s: Annotated[
         float, msgspec.Meta(gt=0, description="Longest wait for a node lock in bind; keep below the extender's httpTimeout")
     ] = 8.0
+    mig_wait_s: Annotated[
+        float, msgspec.Meta(gt=0, le=10, description="Longest wait of a bind for the node to make a MIG instance")
+    ] = 8.0
     reconcile_s: Annotated[float, msgspec.Meta(gt=0, description="Seconds between comparisons with the API")] = 30.0
     reaper_s: Annotated[float, msgspec.Meta(gt=0, description="Seconds between looks for lapsed reservations")] = 1.0
     sweep_s: Annotated[float, msgspec.Meta(gt=0, description="Seconds between looks at node leases")] = 5.0
@@ -124,7 +127,17 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     split_count: Annotated[int, msgspec.Meta(gt=0, description="Slots of each device (HAMi: deviceSplitCount)")] = 10
     memory_scaling: Annotated[float, msgspec.Meta(gt=0, description="HAMi: deviceMemoryScaling")] = 1.0
     core_scaling: Annotated[float, msgspec.Meta(gt=0, description="HAMi: deviceCoreScaling")] = 1.0
-    mode: Annotated[str, msgspec.Meta(pattern="^(hami-core|mps)$", description="HAMi: operatingmode")] = "hami-core"
+    mode: Annotated[str, msgspec.Meta(pattern="^(hami-core|mps|mig)$", description="HAMi: operatingmode")] = "hami-core"
+    mig_strategy: Annotated[
+        str, msgspec.Meta(pattern="^(none|single|mixed)$", description="How instances that an operator cut are offered")
+    ] = "none"
+    mig_profiles: Annotated[
+        str,
+        msgspec.Meta(description="Profiles that mode `mig` may make: `A100|A30=1g.10gb,2g.20gb;H100=1g.10gb`; empty = all"),
+    ] = ""
+    mig_gate: Annotated[
+        str, msgspec.Meta(description="File kept while an operator changes MIG; empty = mig-apply.lock in state_dir")
+    ] = ""
     preconfigured_memory_mib: Annotated[
         int, msgspec.Meta(ge=0, description="Memory of cards that cannot tell theirs (HAMi: preConfiguredDeviceMemory)")
     ] = 0

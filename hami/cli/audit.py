@@ -6,7 +6,7 @@ import anyio.to_thread
 import click
 
 from hami.cli.exits import NotFound, NotInitialised, Wrong
-from hami.cli.known import Known
+from hami.cli.known import Known, named
 from hami.cli.output import print_json
 from hami.cli.places import whole_story
 from hami.cli.process import run_verb
@@ -38,7 +38,7 @@ def pod(session: Session, name: str) -> None:
 
     A name that several pods had over time tells of all of them.
     """
-    run_verb(_audit, session, "pod", name, About(pod=name))
+    run_verb(_audit, session, "pod", name, About(pod=named("pod", name)))
 
 
 @command.command("device", cls=Verb)
@@ -47,7 +47,7 @@ def pod(session: Session, name: str) -> None:
 @pass_session
 def device(session: Session, uuid: str) -> None:
     """Where it came from, faults, health and cordons with their evidence, and every reservation it was part of."""
-    run_verb(_audit, session, "device", uuid, About(device=uuid))
+    run_verb(_audit, session, "device", uuid, About(device=named("device", uuid)))
 
 
 @command.command("node", cls=Verb)
@@ -56,7 +56,7 @@ def device(session: Session, uuid: str) -> None:
 @pass_session
 def node(session: Session, name: str) -> None:
     """Everything recorded of a node and of its lock."""
-    run_verb(_audit, session, "node", name, About(node=name))
+    run_verb(_audit, session, "node", name, About(node=named("node", name)))
 
 
 async def _audit(session: Session, kind: str, name: str, about: About) -> None:

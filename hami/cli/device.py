@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hami.cli.exits import NotFound
+from hami.cli.known import named
 from hami.cli.output import print_json
 from hami.cli.past import snapshot_at
 from hami.cli.process import run_verb
@@ -52,7 +53,7 @@ def command() -> None:
 @pass_session
 def cordon(session: Session, uuid: str, reason: str, actor: str, node: str) -> None:
     """No new pod on this device; running ones stay. Doing it twice changes nothing."""
-    run_verb(_say, session, DeviceCordoned(device=uuid, actor=_named(actor), reason=_said(reason)), node)
+    run_verb(_say, session, DeviceCordoned(device=named("device", uuid), actor=_named(actor), reason=_said(reason)), node)
 
 
 @command.command("uncordon", cls=Verb)
@@ -60,7 +61,7 @@ def cordon(session: Session, uuid: str, reason: str, actor: str, node: str) -> N
 @pass_session
 def uncordon(session: Session, uuid: str, reason: str, actor: str, node: str) -> None:
     """Give a cordoned device back, whoever cordoned it. Its health is another matter: see `clear`."""
-    run_verb(_say, session, DeviceUncordoned(device=uuid, actor=_named(actor), reason=_said(reason)), node)
+    run_verb(_say, session, DeviceUncordoned(device=named("device", uuid), actor=_named(actor), reason=_said(reason)), node)
 
 
 @command.command("clear", cls=Verb)
@@ -71,7 +72,7 @@ def clear(session: Session, uuid: str, reason: str, actor: str, node: str) -> No
 
     The answer comes from the node; watch it with `hami audit device UUID`. A fault that still holds is found again.
     """
-    run_verb(_say, session, DeviceClearRequested(device=uuid, actor=_named(actor), reason=_said(reason)), node)
+    run_verb(_say, session, DeviceClearRequested(device=named("device", uuid), actor=_named(actor), reason=_said(reason)), node)
 
 
 async def _say(session: Session, wish: Wish, only: str) -> None:

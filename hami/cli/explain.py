@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 import click
 
 from hami.cli.exits import NotFound
-from hami.cli.known import Known
+from hami.cli.known import Known, named
 from hami.cli.output import print_json, print_table
 from hami.cli.places import whole_story
 from hami.cli.podstory import PodStory
 from hami.cli.process import run_verb
 from hami.cli.session import Session, Verb, archive_option, pass_session
 from hami.cli.store import open_store
-from hami.cli.when import shown
+from hami.cli.when import shown, shown_span
 from hami.domain.allocation import Reservation
 from hami.domain.errors import InvalidInput
 from hami.events.store import Store
@@ -41,7 +41,7 @@ def pod(session: Session, name: str) -> None:
 
     A pending pod is judged anew against the cluster as the log has it now. Of several pods of one name the newest counts.
     """
-    run_verb(_pod, session, name)
+    run_verb(_pod, session, named("pod", name))
 
 
 @command.command("placement", cls=Verb)
@@ -54,7 +54,7 @@ def placement(session: Session, name: str) -> None:
     The state is rebuilt at the place in the log right before the reservation, under the policy and device configuration that
     it was made with. For a pod its newest reservation counts.
     """
-    run_verb(_placement, session, name)
+    run_verb(_placement, session, named("reservation", name))
 
 
 async def _pod(session: Session, name: str) -> None:
@@ -98,7 +98,9 @@ def _print_pod(found: "Explained") -> None:
         print_table("quotas of the namespace", ("QUOTA", "OF", "ASKED", "USED", "LIMIT", ""), lines)
     if found.locks:
         print_table(
-            "locks", ("LOCK", "HOLDER", "THIS POD"), [(each.lock, each.holder, found.part_in(each)) for each in found.locks]
+            "locks",
+            ("LOCK", "HOLDER", "HELD FOR", "THIS POD"),
+            [(each.lock, each.holder or "nobody", shown_span(each.age_ms), found.part_in(each)) for each in found.locks],
         )
 
 

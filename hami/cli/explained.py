@@ -82,7 +82,13 @@ class Explained:
                 for each in self.quotas
             ],
             "locks": [
-                {"lock": each.lock, "holder": each.holder, "waiters": each.waiters, "this_pod": self.part_in(each)}
+                {
+                    "lock": each.lock,
+                    "holder": each.holder,
+                    "age_ms": each.age_ms,
+                    "waiters": each.waiters,
+                    "this_pod": self.part_in(each),
+                }
                 for each in self.locks
             ],
         }

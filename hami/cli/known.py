@@ -2,12 +2,27 @@
 
 from difflib import get_close_matches
 
+from hami.domain.errors import InvalidInput
 from hami.events.catalog.allocation import AllocationReserved
 from hami.events.catalog.governance import PlacementRefused, PlacementRequested
 from hami.events.catalog.node import NodeRegistered
 from hami.events.log import Record
 
 SHOWN = 5
+
+_FORMS = {
+    "pod": "NAMESPACE/NAME or the pod's uid",
+    "device": "the card's uuid",
+    "node": "the node's name",
+    "reservation": "the reservation's id, NAMESPACE/NAME of a pod, or its uid",
+}
+
+
+def named(kind: str, name: str) -> str:
+    """The name as it was given. Raises InvalidInput when there is none: a shell variable that was empty, mostly."""
+    if not name.strip():
+        raise InvalidInput(kind, name, f"must not be empty: give {_FORMS[kind]}")
+    return name
 
 
 class Known:

@@ -110,12 +110,16 @@ class Reservation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Allocation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A reservation and how far it has come. `init_done`: only what runs steadily still counts."""
+    """A reservation and how far it has come. `init_done`: only what runs steadily still counts.
+
+    `trouble`: why its node could not make what it needs (a MIG instance); bind then gives it up.
+    """
 
     reservation: Reservation
     phase: Phase = Phase.RESERVED
     prepared: frozenset[str] = frozenset()
     init_done: bool = False
+    trouble: str = ""
 
     @property
     def id(self) -> str:
@@ -135,6 +139,19 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 def shares_of(containers: tuple[ContainerShares, ...]) -> Iterator[DeviceShare]:
     for container in containers:
         yield from container.shares
+
+
+def with_instance(container: ContainerShares, card: str, made: MigSlice) -> ContainerShares:
+    """The shares that planned this very instance carry its uuid."""
+    shares = tuple(
+        msgspec.structs.replace(share, mig=made)
+        if share.uuid == card
+        and share.mig is not None
+        and (share.mig.profile, share.mig.placement) == (made.profile, made.placement)
+        else share
+        for share in container.shares
+    )
+    return container if shares == container.shares else msgspec.structs.replace(container, shares=shares)
 
 
 def usage_of(containers: tuple[ContainerShares, ...], *, init_done: bool = False) -> dict[str, DeviceUsage]:

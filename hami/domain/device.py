@@ -85,6 +85,7 @@ class DeviceState(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     health: Health = Health.HEALTHY
     health_reason: str = ""
     cordoned: bool = False
+    cordoned_by: str = ""
     used: DeviceUsage = DeviceUsage()
     mig_in_use: tuple[MigSlice, ...] = ()
     notes: tuple[str, ...] = ()

@@ -8,7 +8,8 @@ HamiError
 ├── HistoryChanged        the entry a reader stood on is gone, or the log jumps after it
 │   └── HistoryTrimmed    the log begins later than that: older entries are in its archive, if there is one
 ├── ArchiveBroken         the archive is not what was written, or not of this log
-├── StoreUnavailable      Redis cannot be reached or refuses writes for now
+├── StoreUnavailable      Redis cannot be reached
+│   └── StoreRefuses      Redis answers, and will not do this for now (full, a replica)
 ├── StoreUnsafe           Redis is reachable, but must not be used (eviction, replica, foreign functions, wrong incarnation)
 └── DeviceUnavailable     a device library call failed
 """
@@ -79,6 +80,10 @@ class ArchiveBroken(HamiError):  # noqa: N818 - as above
 
 class StoreUnavailable(HamiError):  # noqa: N818 - as above
     """The event store cannot be reached or refuses writes for now."""
+
+
+class StoreRefuses(StoreUnavailable):
+    """The event store answers and refuses: it is full, or a replica, or lacks replicas of its own."""
 
 
 class StoreUnsafe(HamiError):  # noqa: N818 - as above

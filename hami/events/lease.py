@@ -42,11 +42,14 @@ class Release(StrEnum):
 
 
 class LockState(msgspec.Struct, frozen=True):
+    """`ttl_ms` is what is left unless it is renewed, `age_ms` how long the present holder has had it."""
+
     lock: str
     holder: str
     token: int
     ttl_ms: int
     waiters: tuple[str, ...] = ()
+    age_ms: int = 0
 
 
 class Locks(Protocol):

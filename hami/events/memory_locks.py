@@ -21,6 +21,7 @@ class LockRules(msgspec.Struct):
     owner: str = ""
     """The last holder that has not let go; it may have run out."""
     confirmed: bool = False
+    since: int = 0
     until: int = 0
     queue: list[tuple[int, str]] = msgspec.field(default_factory=list)
 
@@ -41,7 +42,7 @@ class LockRules(msgspec.Struct):
             if not self.queue or self.queue[0][1] == owner:
                 before = self.owner
                 self._leave_queue(owner)
-                self._give(owner, now + ttl_ms, confirmed=True)
+                self._give(owner, now, ttl_ms, confirmed=True)
                 return before
             self._hand_over(now)
         names = [waiting for _, waiting in self.queue]
@@ -90,13 +91,14 @@ class LockRules(msgspec.Struct):
     def _leave_queue(self, owner: str) -> None:
         self.queue = [each for each in self.queue if each[1] != owner]
 
-    def _give(self, owner: str, until: int, *, confirmed: bool) -> None:
-        self.token, self.owner, self.until, self.confirmed = self.token + 1, owner, until, confirmed
+    def _give(self, owner: str, now: int, ttl_ms: int, *, confirmed: bool) -> None:
+        self.token, self.owner, self.confirmed = self.token + 1, owner, confirmed
+        self.since, self.until = now, now + ttl_ms
 
     def _hand_over(self, now: int) -> None:
         self._drop_late_waiters(now)
         if self.queue:
-            self._give(self.queue.pop(0)[1], now + CONFIRM_MS, confirmed=False)
+            self._give(self.queue.pop(0)[1], now, CONFIRM_MS, confirmed=False)
 
     def _free(self, now: int) -> None:
         self.owner, self.until = "", 0
@@ -163,7 +165,8 @@ class MemoryLocks:
         holder, waiters = rules.holder(now), rules.waiters(now)
         if not holder and not waiters:
             return None
-        return LockState(lock, holder, rules.token, max(0, rules.until - now), waiters)
+        age = now - rules.since if holder else 0
+        return LockState(lock, holder, rules.token, max(0, rules.until - now), waiters, age)
 
     async def held(self) -> Sequence[LockState]:
         found = [await self.state(name) for name in sorted(self._locks)]

@@ -4,6 +4,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -19,18 +20,22 @@ from hami.domain.units import EpochMs
 from hami.events.lease import Leases
 from hami.events.log import NodeFeed
 from hami.nodeagent.announce import Announcer, NodeObject
-from hami.nodeagent.backends.base import DeviceBackend
+from hami.nodeagent.backends.base import MigBackend
 from hami.nodeagent.board import Board
 from hami.nodeagent.caches import CacheFolders
 from hami.nodeagent.cdi import CdiFiles
-from hami.nodeagent.decide.container import ContainerEdits, anonymous_edits, reserved_edits
+from hami.nodeagent.decide.container import NO_DEVICE, VISIBLE, ContainerEdits, anonymous_edits, reserved_edits
 from hami.nodeagent.decide.health import policy_of
-from hami.nodeagent.decide.listing import CONTROL_NODES, IMEX_FOLDER, Card, listing_edits
-from hami.nodeagent.decide.ordered import Waiting
+from hami.nodeagent.decide.listing import CONTROL_NODES, IMEX_FOLDER, Card, card_of, listing_edits
+from hami.nodeagent.decide.ordered import Refusal, Waiting
+from hami.nodeagent.decide.register import MIG
 from hami.nodeagent.delivery import DeliveryWatch
 from hami.nodeagent.feed import FeedReader, ReservationBook
+from hami.nodeagent.gate import Gate
 from hami.nodeagent.health import HealthTiming, HealthWatch
+from hami.nodeagent.kinds import KindPlugins
 from hami.nodeagent.kubelet import KubeletLink, LinkTiming
+from hami.nodeagent.mig import MigKeeper, MigTiming
 from hami.nodeagent.ordered import WAIT_S, OrderedDelivery
 from hami.nodeagent.plugin import Answers, DevicePlugin
 from hami.nodeagent.ports import Publisher
@@ -51,7 +56,9 @@ class AgentTiming(msgspec.Struct, frozen=True, kw_only=True):
     delivery_s: float = 5.0
     ordered_s: float = WAIT_S
     open_retry_s: float = 10.0
+    gate_s: float = 0.25
     health: HealthTiming = HealthTiming()
+    mig: MigTiming = MigTiming()
     link: LinkTiming = LinkTiming()
 
 
@@ -70,7 +77,7 @@ class Agent:
     def __init__(
         self,
         settings: AgentSettings,
-        backend: DeviceBackend,
+        backend: MigBackend,
         publisher: Publisher,
         feed: NodeFeed,
         leases: Leases,
@@ -91,18 +98,7 @@ class Agent:
         self.memory = StateFile(Path(settings.state_dir))
         self.memory.load()
         self.board, self.book = Board(), ReservationBook()
-        policy = policy_of(settings.health_profile, disable=settings.disable_healthchecks, enable=settings.enable_healthchecks)
-        self.health = HealthWatch(
-            backend,
-            self.board,
-            self.memory,
-            publisher,
-            policy=policy,
-            boot_id=boot_id,
-            clock=clock,
-            timing=self._timing.health,
-            tenants=self.book.tenants,
-        )
+        self.health = self._health_watch(boot_id, clock)
         config, facts = node_config_of(settings), node_facts(settings, node_uid, boot_id, version)
         self.announcer = None if node_object is None else self._announcer(node_object)
         self._cdi = self._cdi_files()
@@ -119,8 +115,35 @@ class Agent:
         self.ordered = self._ordered_delivery()
         self.delivery = self._delivery(publisher)
         self.plugin, self.link = self._kubelet_side()
+        answers = partial(Answers, self._edits, direct=self._direct_edits)
+        self.kinds = KindPlugins(self.board, answers, Path(settings.kubelet_dir), timing=self._timing.link)
+        self.keeper = self._mig_keeper(publisher) if settings.mode == MIG else None
+        gate = Path(settings.mig_gate or f"{settings.state_dir}/mig-apply.lock")
+        self.gate = Gate(gate, self.memory, publisher, clock=clock, poll_s=self._timing.gate_s)
         self._feed = FeedReader(
-            feed, self.book, publisher, voice=self.registrar, clock=clock, on_reservation=self.delivery.look_soon
+            feed,
+            self.book,
+            publisher,
+            voice=self.registrar,
+            clock=clock,
+            on_reservation=self.delivery.look_soon,
+            on_change=lambda: None if self.keeper is None else self.keeper.wake(),
+        )
+
+    def _health_watch(self, boot_id: str, clock: Callable[[], EpochMs]) -> HealthWatch:
+        chosen = self._settings
+        return HealthWatch(
+            self._backend,
+            self.board,
+            self.memory,
+            self._publisher,
+            policy=policy_of(chosen.health_profile, disable=chosen.disable_healthchecks, enable=chosen.enable_healthchecks),
+            boot_id=boot_id,
+            clock=clock,
+            timing=self._timing.health,
+            tenants=self.book.tenants,
+            present=lambda: self.registrar.present,
+            pieces=lambda card: self.registrar.pieces_of(card),  # noqa: PLW0108 - it is made after
         )
 
     def _delivery(self, publisher: Publisher) -> DeliveryWatch:
@@ -134,6 +157,20 @@ class Agent:
             publisher=publisher,
             every_s=self._timing.delivery_s,
             ties=self.ordered,
+        )
+
+    def _mig_keeper(self, publisher: Publisher) -> MigKeeper:
+        return MigKeeper(
+            self._backend,
+            self.book,
+            self.memory,
+            publisher,
+            cards=lambda: self.memory.state.told,
+            off=self.registrar.not_cut_yet,
+            on_mode=self.registrar.look,
+            on_cut=self.registrar.cut,
+            on_gone=self.registrar.gone,
+            timing=self._timing.mig,
         )
 
     def _announcer(self, node_object: NodeObject) -> Announcer:
@@ -160,7 +197,7 @@ class Agent:
             self._specific_edits,
             vendor=self._backend.vendor,
             is_served=lambda uid, container: f"{uid}/{container}" in self.memory.state.served,
-            devices=lambda: self.memory.state.seen,
+            devices=lambda: (*self.memory.state.seen, *self.registrar.pieces.values()),
             by_index=self._listing.by_index,
             wait_s=self._timing.ordered_s,
         )
@@ -185,17 +222,39 @@ class Agent:
                 "no interception library: containers see their cards, but nothing holds them to memory and cores",
                 folder=self._hook.folder,
             )
-        await self._open()
+        opened = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._on_cards, opened)
+            await opened.wait()
+            tasks.start_soon(self.link.run)
+            tasks.start_soon(self.kinds.run)
+            tasks.start_soon(self._feed.run)
+            tasks.start_soon(self.delivery.run)
+            tasks.start_soon(self._keep_lease)
+            if self.announcer is not None:
+                tasks.start_soon(self.announcer.run)
+
+    async def _on_cards(self, opened: anyio.Event) -> None:
+        """Whatever asks the cards, for as long as the gate is open: 1 open, 2 look, 3 ask each, 4 work, 5 let go."""
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self.registrar.run, self._timing.inventory_s)
-                tasks.start_soon(self.health.run)
-                tasks.start_soon(self.link.run)
-                tasks.start_soon(self._feed.run)
-                tasks.start_soon(self.delivery.run)
-                tasks.start_soon(self._keep_lease)
-                if self.announcer is not None:
-                    tasks.start_soon(self.announcer.run)
+            while True:
+                if self.gate.closed:
+                    self.gate.shut()
+                    await self._backend.close()
+                    self.gate.clear()
+                    await self.gate.until(closed=False)
+                await self._open()
+                if self.gate.blind:
+                    await self.health.probe_all()
+                self.gate.reopened()
+                opened.set()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self.registrar.run, self._timing.inventory_s)
+                    tasks.start_soon(self.health.run)
+                    if self.keeper is not None:
+                        tasks.start_soon(self.keeper.run)
+                    await self.gate.until(closed=True)
+                    tasks.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
                 await self._backend.close()
@@ -230,20 +289,38 @@ class Agent:
         present, cache_dir = self._mounts(number)
         extras = msgspec.structs.replace(self._listing, strategies=())
         beside = listing_edits((), extras, present=frozenset(), response="")
+        if self._is_cut():
+            return beside.plus(ContainerEdits(envs={VISIBLE: NO_DEVICE})), cache_dir
         return beside.plus(anonymous_edits(self._hook, present=present, cache_dir=cache_dir)), cache_dir
 
     def _specific_edits(self, number: int, waiting: Waiting, cards: Sequence[Card]) -> tuple[ContainerEdits, str]:
         """One container's own answer: its devices by every strategy, its limits, the library."""
         present, cache_dir = self._mounts(number)
-        nodes = (*CONTROL_NODES, *(card.node for card in cards), *(f"{IMEX_FOLDER}/channel{n}" for n in self._listing.imex))
-        listed = listing_edits(
+        mine = reserved_edits(waiting.shares, self._hook, present=present, cache_dir=cache_dir)
+        return mine.plus(self._listed(cards)), cache_dir
+
+    def _direct_edits(self, device_ids: Sequence[str]) -> ContainerEdits | Refusal:
+        """MIG instances that the kubelet picked by name: what it says is what the container gets."""
+        pieces = [self.registrar.pieces.get(each) for each in device_ids]
+        if None in pieces:
+            gone = ", ".join(each for each, piece in zip(device_ids, pieces, strict=True) if piece is None)
+            return Refusal(f"{gone}: no such MIG instance on this node")
+        return self._listed([card_of(piece, by_index=False) for piece in pieces if piece is not None])
+
+    def _listed(self, cards: Sequence[Card]) -> ContainerEdits:
+        own = (node for card in cards for node in card.nodes)
+        nodes = (*CONTROL_NODES, *own, *(f"{IMEX_FOLDER}/channel{n}" for n in self._listing.imex))
+        return listing_edits(
             cards,
             self._listing,
-            present=frozenset(node for node in nodes if node and Path(node).exists()),
+            present=frozenset(node for node in nodes if Path(node).exists()),
             response=str(uuid4()),
             cdi_extras=[extra for extra in self._listing.extras if self._cdi is not None and extra in self._cdi.kinds],
         )
-        return reserved_edits(waiting.shares, self._hook, present=present, cache_dir=cache_dir).plus(listed), cache_dir
+
+    def _is_cut(self) -> bool:
+        """Where containers get MIG instances, the hardware keeps them to their limits, and no library is given to them."""
+        return self._settings.mode == MIG or any(offer.plain and not offer.resource for offer in self.board.offers)
 
     def _mounts(self, number: int) -> tuple[frozenset[str], str]:
         present = self._present()

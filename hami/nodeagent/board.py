@@ -7,15 +7,22 @@ import msgspec
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One card on the board. It is listed to the kubelet as `slots` devices named `<uuid>-<i>`."""
+    """One device on the board. It is listed to the kubelet as `slots` devices named `<uuid>-<i>`.
+
+    A MIG instance is listed once, by its own name (`plain`). `resource` is empty for the node's main one.
+    """
 
     uuid: str
     slots: int
     healthy: bool = True
     numa: int = -1
+    resource: str = ""
+    plain: bool = False
 
     @property
     def ids(self) -> tuple[str, ...]:
+        if self.plain:
+            return (self.uuid,)
         return tuple(f"{self.uuid}-{at}" for at in range(self.slots))
 
 

@@ -72,7 +72,7 @@ class CdiFiles:
         names = (f"/dev/{path.relative_to(self._dev)}" for path in self._dev.glob("nvidia*"))
         deeper = (
             f"/dev/{path.relative_to(self._dev)}"
-            for pattern in ("nvidia-caps-imex-channels/*", "infiniband/*", "gdrdrv")
+            for pattern in ("nvidia-caps/*", "nvidia-caps-imex-channels/*", "infiniband/*", "gdrdrv")
             for path in self._dev.glob(pattern)
         )
         return frozenset(name for name in (*names, *deeper) if name.startswith(starts))

@@ -6,7 +6,8 @@ from typing import Final, Protocol
 import anyio
 import msgspec
 
-from hami.domain.allocation import Phase, PodOwner, Reservation, shares_of
+from hami.domain.allocation import DeviceShare, Phase, PodOwner, Reservation, shares_of, with_instance
+from hami.domain.device import MigSlice
 from hami.domain.errors import StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
 from hami.events.catalog.allocation import (
@@ -26,6 +27,7 @@ from hami.telemetry import get_logger
 log = get_logger("feed")
 
 START: Final = "0-0"
+KEPT_ENDS: Final = 1000
 RETRY_S: Final = 1.0
 
 
@@ -39,6 +41,7 @@ class ReservationBook:
 
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
+        self._ended: dict[str, None] = {}
         self.read = False
 
     def has(self, reservation: str) -> bool:
@@ -52,8 +55,23 @@ class ReservationBook:
         if known is not None:
             self._known[reservation] = Known(known.reservation, Phase.BOUND)
 
+    def realised(self, reservation: str, card: str, instance: MigSlice) -> None:
+        """Its MIG instance has a name now. The feed does not say so: it was made here."""
+        known = self._known.get(reservation)
+        if known is not None:
+            containers = tuple(with_instance(each, card, instance) for each in known.reservation.containers)
+            found = msgspec.structs.replace(known.reservation, containers=containers)
+            self._known[reservation] = Known(found, known.phase)
+
     def drop(self, reservation: str) -> None:
         self._known.pop(reservation, None)
+        self._ended[reservation] = None
+        if len(self._ended) > KEPT_ENDS:
+            del self._ended[next(iter(self._ended))]
+
+    def saw_end(self, reservation: str) -> bool:
+        """A feed keeps the newest entries only: one that is not known may have ended, or be too old to be told of."""
+        return reservation in self._ended
 
     def of_pod(self, uid: str) -> Reservation | None:
         """The newest live reservation of a pod."""
@@ -76,11 +94,11 @@ class ReservationBook:
         )
 
     def tenants(self, uuid: str) -> tuple[str, ...]:
-        """Uids of the owners that hold a share of a card and may be running."""
+        """Uids of the owners that hold a share of a card, or that MIG instance, and may be running."""
         return tuple(
             known.reservation.owner.uid
             for known in self._known.values()
-            if known.phase is Phase.BOUND and any(share.uuid == uuid for share in shares_of(known.reservation.containers))
+            if known.phase is Phase.BOUND and any(_holds(share, uuid) for share in shares_of(known.reservation.containers))
         )
 
     def likely_cards(self, size: int, served: Callable[[str, str], bool]) -> tuple[str, ...]:
@@ -113,7 +131,7 @@ class Voice(Protocol):
 class FeedReader:
     """Follows the feed from its start, so that a restarted agent knows its reservations again.
 
-    `on_reservation` is called when a reservation has arrived.
+    `on_reservation` is called when a reservation has arrived, `on_change` when one was bound or has ended, or all is read.
     """
 
     def __init__(
@@ -126,10 +144,11 @@ class FeedReader:
         clock: Callable[[], EpochMs],
         patience_ms: int = 60_000,
         on_reservation: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._feed, self._book, self._publisher = feed, book, publisher
         self._voice, self._clock, self._patience_ms = voice, clock, patience_ms
-        self._on_reservation = on_reservation
+        self._on_reservation, self._on_change = on_reservation, on_change
 
     async def run(self) -> None:
         """For ever. With the store away, or not to be used, nothing new is known; what is known stays."""
@@ -137,7 +156,9 @@ class FeedReader:
         while True:
             try:
                 async for batch in self._feed.tail(at):
-                    self._book.read = self._book.read or not batch
+                    if not batch and not self._book.read:
+                        self._book.read = True
+                        self._on_change()
                     for entry, envelope in batch:
                         self._on(envelope.id, decode_event(envelope))
                         at = entry
@@ -152,8 +173,10 @@ class FeedReader:
                 self._on_reservation()
             case AllocationBound(reservation=name):
                 self._book.bound(name)
+                self._on_change()
             case AllocationReleased(reservation=name) | AllocationLapsed(reservation=name) | AllocationFailed(reservation=name):
                 self._book.drop(name)
+                self._on_change()
             case HandshakeRequested():
                 self._answer(event)
             case DeviceClearRequested():
@@ -171,3 +194,7 @@ class FeedReader:
             self._voice.tell_again(request.devices)
         answer = msgspec.structs.replace(self._voice.report(), nonce=request.nonce)
         self._publisher.publish(answer)
+
+
+def _holds(share: DeviceShare, uuid: str) -> bool:
+    return uuid == share.uuid or (share.mig is not None and uuid == share.mig.uuid)

@@ -23,6 +23,7 @@ _SECTION: Final = {
     "enableNumaTopology": "numa_to_kubelet",
     "disableCoreLimit": "disable_core_limit",
     "resourceCountName": "resource_name",
+    "migProfileAllowlist": "mig_profiles",
 }
 
 
@@ -103,6 +104,8 @@ def _from_section(settings: AgentSettings) -> dict[str, tuple[Any, str]]:
 def _plain(nvidia: NvidiaConfig, key: str) -> Any:
     field = next(each for each in msgspec.structs.fields(NvidiaConfig) if each.encode_name == key)
     value = getattr(nvidia, field.name)
+    if key == "migProfileAllowlist":
+        return ";".join(f"{'|'.join(each.models)}={','.join(each.profiles)}" for each in nvidia.mig_profile_allowlist)
     return str(value) if key == "libCudaLogLevel" else value
 
 

@@ -50,7 +50,7 @@ HAMI: Final = (
     Named(flags=(), variables=("ENABLE_TOPOLOGY_SCORE",), field="topology_annotation"),
     Named(flags=(), variables=("DP_DISABLE_HEALTHCHECKS",), field="disable_healthchecks"),
     Named(flags=(), variables=("DP_ENABLE_HEALTHCHECKS",), field="enable_healthchecks"),
-    Named(flags=("mig-strategy",), variables=("MIG_STRATEGY",), only=("none",)),
+    Named(flags=("mig-strategy",), variables=("MIG_STRATEGY",), field="mig_strategy"),
     Named(flags=("device-discovery-strategy",), variables=("DEVICE_DISCOVERY_STRATEGY",), only=("auto", "nvml")),
     Named(flags=("fail-on-init-error",), variables=("FAIL_ON_INIT_ERROR",), dead="a missing driver is waited for, always"),
     Named(flags=("device-split-count",), variables=("DEVICE_SPLIT_COUNT",), dead=_FROM_FILES),

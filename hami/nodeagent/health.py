@@ -4,7 +4,7 @@ The kubelet must know before anybody else, with or without a store; what is reme
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import anyio
@@ -18,7 +18,7 @@ from hami.events.catalog.device import FaultKind as EventKind
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.board import Board
 from hami.nodeagent.decide.counters import remembered, shown
-from hami.nodeagent.decide.faults import CardHealth, Counters, Fault, FaultKind, HealthTransition, Observation
+from hami.nodeagent.decide.faults import CardHealth, Counters, Fault, FaultKind, HealthTransition, Observation, Piece
 from hami.nodeagent.decide.health import (
     HealthPolicy,
     acknowledge,
@@ -29,6 +29,7 @@ from hami.nodeagent.decide.health import (
     reaches_node,
     recover,
 )
+from hami.nodeagent.decide.spread import spread
 from hami.nodeagent.decide.topology import linked
 from hami.nodeagent.ports import Publisher
 from hami.nodeagent.state import StateFile
@@ -69,7 +70,8 @@ class HealthTiming(msgspec.Struct, frozen=True, kw_only=True):
 class HealthWatch:
     """Owner of the cards' health on this node. `health_of` is what registration carries.
 
-    `tenants`: who holds a card, as far as is known, so that a broken program is told from a broken card.
+    `tenants`: who holds a card or an instance, as far as is known, so that a broken program is told from a broken card.
+    `present`: what there is on the node, offered or not; `pieces`: what is cut out of a card, for reports that do not say.
     """
 
     def __init__(
@@ -84,10 +86,13 @@ class HealthWatch:
         clock: Callable[[], EpochMs],
         timing: HealthTiming | None = None,
         tenants: Callable[[str], tuple[str, ...]] = lambda _: (),
+        present: Callable[[], Collection[str]] = tuple,
+        pieces: Callable[[str], tuple[Piece, ...]] = lambda _: (),
     ) -> None:
         self._backend, self._board, self._memory, self._publisher = backend, board, memory, publisher
         self._policy, self._boot_id, self._clock = policy, boot_id, clock
-        self._timing, self._tenants = timing or HealthTiming(), tenants
+        self._timing, self._tenants, self._present = timing or HealthTiming(), tenants, present
+        self._pieces = pieces
         self._unmonitored: dict[str, str] = {}
         self._nobodys: set[tuple[FaultKind, int]] = set()
 
@@ -105,8 +110,10 @@ class HealthWatch:
         if not fault.uuid:
             self._without_card(fault)
             return
-        fault = msgspec.structs.replace(fault, workloads=self._tenants(fault.uuid))
-        self._decide(fault)
+        if not fault.pieces:
+            fault = msgspec.structs.replace(fault, pieces=self._pieces(fault.uuid))
+        for number, each in enumerate(spread(fault, self._policy)):
+            self._decide(msgspec.structs.replace(each, workloads=self._tenants(each.uuid)), on_record=number == 0)
         if reaches_node(fault, self._policy):
             for offer in self._board.offers:
                 if offer.uuid != fault.uuid:
@@ -127,6 +134,23 @@ class HealthWatch:
         if not faults and uuid not in self._unmonitored:
             card, proof = self._card(uuid), msgspec.structs.replace(evidence, boot_id=self._boot_id)
             self._tell(card, recover(card, proof, self._policy, now=self._clock()), None)
+
+    async def probe_all(self) -> None:
+        """What is offered, and what is not but has a fault: a card that is cut, an instance made for one pod."""
+        offered = [offer.uuid for offer in self._board.offers]
+        sick = {uuid for uuid, card in self._memory.state.cards.items() if card.faults or card.unreachable}
+        for uuid in (*offered, *sorted(sick.intersection(self._present()).difference(offered))):
+            try:
+                await self.probe(uuid)
+            except DeviceUnavailable as error:
+                log.warning("card cannot be probed", device=uuid, error=str(error))
+
+    def forget(self, uuid: str) -> bool:
+        """A MIG instance is gone for good; a later one may get its name. True if anything was known against it."""
+        known = self._memory.state.cards.pop(uuid, None)
+        if known is not None:
+            self._memory.save()
+        return known is not None and bool(known.faults or known.unreachable)
 
     def unmonitored(self, cards: dict[str, str]) -> None:
         """Cards whose faults will not be heard: neither sick nor proven well. Told once for each reason."""
@@ -202,16 +226,13 @@ class HealthWatch:
     async def _poll(self) -> None:
         """Levels hold without any event, so they are read at the start and then on a timer."""
         while True:
-            for offer in self._board.offers:
-                try:
-                    await self.probe(offer.uuid)
-                except DeviceUnavailable as error:
-                    log.warning("card cannot be probed", device=offer.uuid, error=str(error))
+            await self.probe_all()
             await anyio.sleep(self._timing.poll_s)
 
-    def _decide(self, fault: Fault) -> None:
+    def _decide(self, fault: Fault, *, on_record: bool = True) -> None:
         card = self._card(fault.uuid)
-        self._tell(card, observe(card, fault, self._policy, now=self._clock(), boot_id=self._boot_id), fault)
+        seen = observe(card, fault, self._policy, now=self._clock(), boot_id=self._boot_id)
+        self._tell(card, seen, fault, on_record=on_record)
 
     def _card(self, uuid: str) -> CardHealth:
         return self._memory.state.cards.get(uuid) or CardHealth(uuid=uuid)
@@ -231,7 +252,7 @@ class HealthWatch:
             log.warning("fault without a card", kind=fault.kind.value, code=fault.code, detail=fault.detail)
             self._publisher.publish(_event(fault))
 
-    def _tell(self, before: CardHealth, seen: Observation, fault: Fault | None) -> None:
+    def _tell(self, before: CardHealth, seen: Observation, fault: Fault | None, *, on_record: bool = True) -> None:
         """1 board (kubelet), 2 memory, 3 events."""
         if seen.card == before:
             return
@@ -240,7 +261,7 @@ class HealthWatch:
         self._memory.state.cards[uuid] = seen.card
         if seen.fresh or seen.transition is not None or fault is None:
             self._memory.save()
-        if fault is not None and seen.fresh:
+        if fault is not None and seen.fresh and on_record:
             self._publisher.publish(_event(fault), subject=uuid)
         if seen.transition is not None:
             log.warning("health changed", device=uuid, health=seen.card.health.value, reason=seen.card.reason)

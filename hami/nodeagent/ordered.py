@@ -8,7 +8,7 @@ import msgspec
 
 from hami.domain.device import Device
 from hami.nodeagent.decide.container import ContainerEdits
-from hami.nodeagent.decide.listing import Card
+from hami.nodeagent.decide.listing import Card, card_of
 from hami.nodeagent.decide.ordered import Refusal, Waiting, whose
 from hami.nodeagent.feed import ReservationBook
 from hami.telemetry import get_logger
@@ -97,8 +97,11 @@ class OrderedDelivery:
         known = {device.uuid: device for device in self._devices()}
         cards = []
         for share in waiting.shares:
-            device = known.get(share.uuid)
-            minor = device.attributes.get("minor", "") if device is not None else ""
-            name = share.mig.uuid if share.mig is not None else str(share.index) if self._by_index else share.uuid
-            cards.append(Card(name, f"/dev/nvidia{minor}" if minor else ""))
+            device = known.get(share.uuid if share.mig is None else share.mig.uuid)
+            if device is not None:
+                cards.append(card_of(device, by_index=self._by_index))
+            elif share.mig is not None:
+                cards.append(Card(share.mig.uuid))
+            else:
+                cards.append(Card(str(share.index) if self._by_index else share.uuid))
         return cards

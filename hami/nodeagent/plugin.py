@@ -34,7 +34,8 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 class Answers:
     """What Allocate says. `edits(number)` makes one container's answer; `wanted(size)` hints which cards to prefer.
 
-    With `ordered` each answer is a container's own, and a call that cannot be told from another's is refused.
+    With `ordered` each answer is a container's own, and a call that cannot be told from another's is refused. With `direct`
+    the ids themselves are what the container gets: the kubelet picked them, so there is nothing to find out.
     """
 
     def __init__(
@@ -45,8 +46,9 @@ class Answers:
         wanted: Callable[[int], Sequence[str]] = lambda _: (),
         on_served: Callable[[Served], None] = lambda _: None,
         ordered: OrderedDelivery | None = None,
+        direct: Callable[[Sequence[str]], ContainerEdits | Refusal] | None = None,
     ) -> None:
-        self.edits, self.wanted, self.on_served, self.ordered = edits, wanted, on_served, ordered
+        self.edits, self.wanted, self.on_served, self.ordered, self.direct = edits, wanted, on_served, ordered, direct
         self._next = first
 
     def number(self) -> int:
@@ -55,10 +57,10 @@ class Answers:
 
 
 class DevicePlugin:
-    """A gRPC server on one unix socket. Start, stop and start again; the board outlives it."""
+    """A gRPC server on one unix socket, for one resource of the board. Start, stop and start again; the board outlives it."""
 
-    def __init__(self, board: Board, answers: Answers, socket: Path) -> None:
-        self.socket = socket
+    def __init__(self, board: Board, answers: Answers, socket: Path, *, resource: str = "") -> None:
+        self.socket, self._resource = socket, resource
         self._board, self._answers = board, answers
         self._server: Any = None
         self._watches: set[Watch] = set()
@@ -110,7 +112,7 @@ class DevicePlugin:
         self._watches.add(watch)
         try:
             async for offers in watch.listings():
-                yield listing(offers)
+                yield listing([offer for offer in offers if offer.resource == self._resource])
         finally:
             self._watches.discard(watch)
             self._board.forget(watch)
@@ -144,6 +146,9 @@ class DevicePlugin:
         return answer
 
     async def _one(self, number: int, ids: Sequence[str]) -> tuple[ContainerEdits, str] | Refusal:
+        if self._answers.direct is not None:
+            direct = self._answers.direct(ids)
+            return direct if isinstance(direct, Refusal) else (direct, "")
         if self._answers.ordered is None:
             return self._answers.edits(number)
         made = await self._answers.ordered.answer(number, ids)

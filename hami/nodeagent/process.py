@@ -17,7 +17,7 @@ from hami.events.redis.spool import SidecarSpool
 from hami.events.redis.store import RedisStore
 from hami.nodeagent.announce import NodeObject
 from hami.nodeagent.app import Agent, this_boot
-from hami.nodeagent.backends.base import DeviceBackend
+from hami.nodeagent.backends.base import MigBackend
 from hami.nodeagent.backends.scripted import ScriptedBackend
 from hami.nodeagent.decide.listing import IMEX_FOLDER
 from hami.nodeagent.metrics import Metrics
@@ -66,7 +66,9 @@ async def run_agent(
             if isinstance(backend, ScriptedBackend):
                 tasks.start_soon(backend.follow)
             if settings.metrics_bind:
-                await tasks.start(partial(serve, _endpoint(agent, outbox), bind=settings.metrics_bind))
+                await tasks.start(
+                    partial(serve, _endpoint(agent, outbox), bind=settings.metrics_bind, setting="agent.metrics_bind")
+                )
             tasks.start_soon(agent.run)
     finally:
         for client in (central, sidecar):
@@ -114,7 +116,7 @@ def _client(redis: RedisSettings, url: str, *, setting: str = "redis.url") -> Cl
     )
 
 
-def backend_of(settings: AgentSettings) -> DeviceBackend:
+def backend_of(settings: AgentSettings) -> MigBackend:
     """The device library that the settings name; not opened yet. Raises InvalidInput."""
     if settings.backend == "simulated":
         if not settings.simulated_devices:

@@ -1,6 +1,6 @@
 """Telling the cluster which devices this node has: at the start and on change, never on a timer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import msgspec
@@ -8,12 +8,15 @@ import msgspec
 from hami.domain.cluster import Delivery, Visible
 from hami.domain.device import Device, Health
 from hami.domain.errors import DeviceUnavailable
-from hami.events.catalog.device import DeviceClearRequested
+from hami.events.catalog.device import DeviceClearRequested, MigInstanceDestroyed
 from hami.events.catalog.handshake import HandshakeReported
 from hami.events.catalog.node import NodeRegistered
 from hami.nodeagent.backends.base import DeviceBackend, Inventory
 from hami.nodeagent.board import Board, Offer
+from hami.nodeagent.decide.faults import Piece
 from hami.nodeagent.decide.health import kubelet_healthy
+from hami.nodeagent.decide.mig import Instance
+from hami.nodeagent.decide.pieces import as_device, resource_of
 from hami.nodeagent.decide.register import DeviceSet, NodeConfig, device_set, differs
 from hami.nodeagent.health import HealthWatch
 from hami.nodeagent.ports import Publisher
@@ -32,6 +35,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     delivery: Delivery = Delivery.IDENTITY
     visible: Visible = Visible.UUID
+    resource: str = "nvidia.com/gpu"
     numa_to_kubelet: bool = False
     """Whether the kubelet is told the cards' NUMA nodes (its topology manager then counts them in)."""
 
@@ -54,8 +58,14 @@ class Registrar:
         self._backend, self._board, self._memory, self._publisher = backend, board, memory, publisher
         self._health, self._config, self._facts = health, config, facts
         self._on_look = on_look
-        self._told = False
+        self._told, self._driver = False, ""
+        self._offered: tuple[Device, ...] = ()
         self._left_out: dict[str, str] = {}
+        self.pieces: dict[str, Device] = {}
+        """MIG instances as devices, by uuid: as they were at the last look, and those cut since."""
+        self._cut: dict[str, Instance] = {}
+        self.cards: tuple[Device, ...] = ()
+        """The cards themselves, offered or not."""
 
     def report(self) -> HandshakeReported:
         """The answer to a handshake, its nonce left to whoever answers."""
@@ -87,10 +97,15 @@ class Registrar:
     async def look(self) -> None:
         """1 ask the library, 2 decide the set, 3 board, 4 tell the cluster if it differs (at the start: always)."""
         found = await self._backend.inventory()
-        offered = device_set(self._with_missing(found), self._config, self._remembered())
+        self.cards = tuple(self._with_missing(found))
+        instances = self._still_there(found)
+        offered = device_set(self.cards, self._config, self._remembered(), instances)
         self._say_left_out(offered.left_out)
-        self._on_look(offered.devices, found.driver)
-        self._board.show(self._offer(device) for device in offered.devices)
+        before, self.pieces, self._cut = self._cut, {}, {}
+        self._driver, self._offered = found.driver, offered.devices
+        self.cut(instances)
+        self._cut_away(before)
+        self._board.show(self._offers(offered))
         if not self._told or differs(self._memory.state.told, offered):
             self._tell(offered)
         self._health.unmonitored(found.unmonitored)
@@ -115,12 +130,71 @@ class Registrar:
         self._memory.state.seen = tuple(cards)
         return cards
 
+    def _still_there(self, found: Inventory) -> tuple[Instance, ...]:
+        """What was cut out of a card that cannot be described now stays with it."""
+        described = {device.uuid for device in found.devices}
+        kept = {card.uuid for card in self.cards} - described
+        return (*found.instances, *(each for each in self._cut.values() if each.card in kept))
+
     def _remembered(self) -> dict[str, Health]:
         return {uuid: card.health for uuid, card in self._memory.state.cards.items()}
 
-    def _offer(self, device: Device) -> Offer:
-        numa = device.numa if self._facts.numa_to_kubelet else -1
-        return Offer(uuid=device.uuid, slots=device.slots, healthy=kubelet_healthy(device.health), numa=numa)
+    def not_cut_yet(self) -> list[Device]:
+        """Cards that could be in MIG mode and are not, save those that are offered to nobody."""
+        return [card for card in self.cards if card.attributes.get("mig") == "disabled" and self._config.may_offer(card)]
+
+    def pieces_of(self, card: str) -> tuple[Piece, ...]:
+        """The instances of a card that cannot be asked any more, as they were known last."""
+        return tuple(
+            Piece(each.gpu_instance, each.compute_instance, each.uuid)
+            for each in self._cut.values()
+            if each.card == card and each.compute_instance is not None
+        )
+
+    @property
+    def present(self) -> frozenset[str]:
+        return frozenset((*(card.uuid for card in self.cards), *self.pieces))
+
+    def cut(self, instances: Sequence[Instance]) -> None:
+        """Instances that are there now, or have just been made: known before anybody is given one."""
+        cards = {card.uuid: card for card in self.cards if self._config.may_offer(card)}
+        made = [each for each in instances if each.uuid and each.card in cards]
+        self.pieces |= {each.uuid: as_device(cards[each.card], each) for each in made}
+        self._cut |= {each.uuid: each for each in made}
+        known = {device.uuid: device for device in (*self._offered, *self.pieces.values())}
+        self._on_look(tuple(known.values()), self._driver)
+
+    def gone(self, uuid: str) -> None:
+        """An instance that was made here is no more."""
+        self.pieces.pop(uuid, None)
+        self._cut.pop(uuid, None)
+        self._health.forget(uuid)
+
+    def _cut_away(self, before: Mapping[str, Instance]) -> None:
+        """What is said against an instance that somebody else destroyed is not said against the next of its name."""
+        for uuid, instance in before.items():
+            if uuid not in self._cut and self._health.forget(uuid):
+                event = MigInstanceDestroyed(device=instance.card, instance=instance.slice, why="by somebody else")
+                self._publisher.publish(event, subject=uuid)
+
+    def _offers(self, offered: DeviceSet) -> list[Offer]:
+        main = [self._offer(device, plain=offered.pieces) for device in offered.devices]
+        further = [
+            self._offer(device, plain=True, resource=resource_of(kind, self._facts.resource))
+            for kind, devices in offered.mixed.items()
+            for device in devices
+        ]
+        return [*main, *further]
+
+    def _offer(self, device: Device, *, plain: bool = False, resource: str = "") -> Offer:
+        return Offer(
+            uuid=device.uuid,
+            slots=device.slots,
+            healthy=kubelet_healthy(device.health),
+            numa=device.numa if self._facts.numa_to_kubelet else -1,
+            resource=resource,
+            plain=plain,
+        )
 
     def _tell(self, offered: DeviceSet) -> None:
         event = NodeRegistered(

@@ -5,7 +5,7 @@ from hami.domain.errors import InvalidInput
 from hami.domain.units import MiB
 from hami.nodeagent.decide.container import HookSettings
 from hami.nodeagent.decide.listing import ListSettings, ListStrategy
-from hami.nodeagent.decide.register import NodeConfig
+from hami.nodeagent.decide.register import NodeConfig, ProfileRule
 from hami.nodeagent.registrar import NodeFacts
 
 
@@ -19,6 +19,7 @@ def node_facts(settings: AgentSettings, node_uid: str, boot_id: str, version: st
         numa_to_kubelet=settings.numa_to_kubelet,
         delivery=listing.delivery,
         visible=listing.visible,
+        resource=settings.resource_name,
     )
 
 
@@ -41,6 +42,8 @@ def node_config_of(settings: AgentSettings) -> NodeConfig:
         preconfigured_memory=MiB(settings.preconfigured_memory_mib),
         exclude_uuids=frozenset(_words(settings.exclude_uuids)),
         exclude_indexes=frozenset(_index(word) for word in _words(settings.exclude_indexes)),
+        mig_strategy=settings.mig_strategy,
+        mig_profiles=tuple(_profile_rule(text) for text in settings.mig_profiles.split(";") if text.strip()),
     )
 
 
@@ -74,3 +77,11 @@ def _index(word: str) -> int:
     if not word.isdecimal():
         raise InvalidInput("agent.exclude_indexes", word, "must be a card's index")
     return int(word)
+
+
+def _profile_rule(text: str) -> ProfileRule:
+    models, _, profiles = text.partition("=")
+    rule = ProfileRule(tuple(model.strip() for model in models.split("|") if model.strip()), tuple(_words(profiles)))
+    if not rule.models or not rule.profiles:
+        raise InvalidInput("agent.mig_profiles", text.strip(), "must be `MODEL|MODEL=PROFILE,PROFILE`")
+    return rule

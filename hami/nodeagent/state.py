@@ -8,7 +8,9 @@ import msgspec
 
 from hami.domain.device import Device
 from hami.domain.errors import InvalidInput
+from hami.domain.units import EpochMs
 from hami.nodeagent.decide.faults import CardHealth
+from hami.nodeagent.decide.mig import Owned
 from hami.telemetry import get_logger
 
 log = get_logger("state")
@@ -29,7 +31,8 @@ class ServedContainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class AgentState(msgspec.Struct, kw_only=True):
     """`cards` by uuid; `seen` are the cards as the library last described them, `told` the device set of the last
-    registration; `served` by `<pod uid>/<container>`; `cleared` the last operators' requests that were answered, by event id.
+    registration; `served` by `<pod uid>/<container>`; `cleared` the last operators' requests that were answered, by event id;
+    `mig` the MIG instances made for reservations, from before they are made; `paused_ms` since when an operator holds the gate.
     """
 
     cards: dict[str, CardHealth] = msgspec.field(default_factory=dict)
@@ -37,6 +40,8 @@ class AgentState(msgspec.Struct, kw_only=True):
     told: tuple[Device, ...] = ()
     served: dict[str, ServedContainer] = msgspec.field(default_factory=dict)
     cleared: tuple[str, ...] = ()
+    mig: tuple[Owned, ...] = ()
+    paused_ms: EpochMs = EpochMs(0)
 
 
 def read_state(folder: Path) -> AgentState | None:

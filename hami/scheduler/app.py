@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
 from hami.config import RedisSettings, SchedulerSettings
-from hami.domain.errors import Fenced, StoreUnavailable, StoreUnsafe
+from hami.domain.errors import Fenced, InvalidInput, StoreRefuses, StoreUnavailable, StoreUnsafe
 from hami.events.archive.history import reaching_back
 from hami.events.catalog.governance import PolicyChanged
 from hami.events.ingester import Ingester
@@ -61,6 +61,7 @@ from hami.scheduler.supervise import find, supervise
 from hami.scheduler.sweeper import Sweeper
 from hami.scheduler.webhook import Webhook
 from hami.scheduler.wire import NodeNames
+from hami.scheduler.writes import Writes
 from hami.telemetry import get_logger
 from hami.vendors.config import DeviceConfig
 from hami.vendors.registry import vendors_of
@@ -154,12 +155,25 @@ def _nothing() -> None:
 async def _serve(front: Front, tasks: TaskGroup) -> str:
     settings = front.settings
     main, beside = front.apps()
-    tls = Tls(settings.cert_file, settings.key_file) if settings.cert_file and settings.key_file else None
     limit = settings.max_body_mib * 2**20
-    url: str = await tasks.start(partial(serve, main, bind=settings.http_bind, tls=tls, max_body=limit))
+    serving = partial(serve, main, bind=settings.http_bind, tls=_tls(settings), max_body=limit, setting="scheduler.http_bind")
+    url: str = await tasks.start(serving)
     if settings.metrics_bind:
-        await tasks.start(partial(serve, beside, bind=settings.metrics_bind, max_body=limit))
+        await tasks.start(partial(serve, beside, bind=settings.metrics_bind, max_body=limit, setting="scheduler.metrics_bind"))
     return url
+
+
+def _tls(settings: SchedulerSettings) -> Tls | None:
+    """Half a pair would mean plain HTTP where somebody meant TLS. Raises InvalidInput."""
+    for name, value, other in (
+        ("cert_file", settings.cert_file, settings.key_file),
+        ("key_file", settings.key_file, settings.cert_file),
+    ):
+        if other and not value:
+            raise InvalidInput(f"scheduler.{name}", value, "certificate and key go together: this one is missing")
+    if not settings.cert_file:
+        return None
+    return Tls(settings.cert_file, settings.key_file, setting="scheduler.cert_file, scheduler.key_file")
 
 
 def _access(settings: SchedulerSettings) -> Access:
@@ -180,10 +194,20 @@ async def _keep_a_core(front: Front, redis: RedisSettings, ready: Callable[[], N
             why = find(error, (StoreUnavailable, StoreUnsafe, ViewBroken))
             if why is None:
                 raise
-            front.close(texts.STORE_AWAY if isinstance(why, StoreUnavailable) else texts.STORE_UNSAFE, str(why))
+            front.close(_said_of(why), str(why))
             _log.warning("no core", why=str(why), again_in_s=delay)
         await anyio.sleep(delay)
         delay = _FIRST_S if anyio.current_time() - started > 10 * _MOST_S else min(_MOST_S, 2 * delay)
+
+
+def _said_of(why: Exception) -> str:
+    match why:
+        case StoreRefuses():
+            return texts.WRITES_REFUSED
+        case StoreUnavailable():
+            return texts.STORE_AWAY
+        case _:
+            return texts.STORE_UNSAFE
 
 
 async def _run_core(front: Front, redis: RedisSettings, ready: Callable[[], None]) -> None:
@@ -292,6 +316,7 @@ def _add_checks(core: Core, inventory: Inventory) -> None:
     checks: dict[str, Callable[[], bool]] = {
         texts.VIEW_BROKEN: lambda: bool(view.broken),
         texts.STORE_AWAY: lambda: bool(view.unreachable),
+        texts.WRITES_REFUSED: lambda: bool(core.writes.refused),
         texts.REPLAYING: lambda: not view.caught_up or view.confirmed_at is None,
         texts.STALE: lambda: core.staleness_s > most,
         texts.NO_INVENTORY: lambda: not inventory.synced,
@@ -309,6 +334,7 @@ def _loops(core: Core, inventory: Inventory, jobs: Jobs) -> Mapping[str, Callabl
     return {
         "inventory": inventory.run,
         "ingest": ingester.run,
+        "writes": core.writes.run,
         "reaper": Reaper(core, inventory).run,
         "sweeper": Sweeper(core, jobs.sweeper).run,
         "handshake": Handshake(core, jobs.handshake).run,
@@ -358,6 +384,7 @@ async def _build(front: Front, store: RedisStore, incarnation: str, *, durable: 
         clock=clock,
         api=front.api,
         readiness=Readiness(),
+        writes=Writes(store.locks, writer.producer),
         notes=Notes(loop_writer, front.metrics),
         told=EventsOut(partial(_tell, front.api, settings.name), front.metrics),
         metrics=front.metrics,

@@ -14,9 +14,18 @@ import anyio
 
 from hami.domain.allocation import Allocation, Phase, shares_of
 from hami.domain.cluster import ClusterSnapshot, NodeState
-from hami.domain.errors import Conflict, Fenced, HamiError, InvalidInput, StaleFence, StoreUnavailable, StoreUnsafe
+from hami.domain.errors import (
+    Conflict,
+    Fenced,
+    HamiError,
+    InvalidInput,
+    StaleFence,
+    StoreRefuses,
+    StoreUnavailable,
+    StoreUnsafe,
+)
 from hami.events.catalog.allocation import AllocationBound, AllocationFailed
-from hami.events.catalog.governance import LockReclaimed, LockWaitTimedOut
+from hami.events.catalog.governance import LockReclaimed, LockRefused, LockWaitTimedOut
 from hami.events.lease import Busy, Held
 from hami.events.log import Draft, Fence
 from hami.kube.errors import ApiError
@@ -38,7 +47,6 @@ WORK_S: Final = 12.0
 """What a bind may take beyond its wait for the lock; with the wait it stays below HAMi's httpTimeout of 30 s."""
 
 POST_S: Final = 5.0
-MIG_WAIT_S: Final = 8.0
 TRIES: Final = 3
 _LONGEST_LABEL: Final = 63
 _log = get_logger("scheduler.bind")
@@ -72,10 +80,12 @@ class Bind:
             error = texts.BIND_SLOW
         except InvalidInput as wrong:
             error = str(wrong)
+        except StoreRefuses:
+            error = texts.WRITES_REFUSED
         except (StoreUnavailable, Conflict):
             error = texts.STORE_AWAY
-        except StaleFence:
-            error = texts.LOCK_LOST
+        except StaleFence as stale:
+            error = self._lock_lost(core, body, str(stale))
         except (StoreUnsafe, Fenced) as sand:
             core.alarm.ring(sand)
             error = texts.STORE_UNSAFE
@@ -86,6 +96,13 @@ class Bind:
         if about is not None and error:
             core.told.binding_failed(about, error)
         return BindingResult(error=error)
+
+    def _lock_lost(self, core: Core, body: bytes, why: str) -> str:
+        """The store refused a write under a lock that is no longer ours: on record, for `hami locks`."""
+        args = decode_binding(body)
+        refused = LockRefused(lock=args.node, by=args.pod_uid, why=why)
+        core.notes.write(Draft(event=refused, node=args.node, subject=args.pod_uid))
+        return texts.LOCK_LOST
 
     async def _recipe(self, core: Core, args: BindingArgs) -> None:
         # 2. Worth waiting for the lock at all?
@@ -100,8 +117,7 @@ class Bind:
             async with self._mirrored(core, held):
                 # 6. From here on the devices stay held, whatever becomes of the Binding.
                 if held.phase is Phase.RESERVED:
-                    if not still_stands(held.reservation, core.view.snapshot().nodes.get(args.node)):
-                        raise _Stop(texts.DEVICES_GONE)
+                    _check_node(held, core.view.snapshot().nodes.get(args.node))
                     held = await self._write_bound(core, args, fence)
                 # 7. What must exist on the node first.
                 held = await self._prepared(core, args, held)
@@ -116,7 +132,8 @@ class Bind:
         """The pod's live allocation on this node; filter may have answered elsewhere a moment ago, so the head counts."""
         held = _on_node(core, args)
         if held is None:
-            await core.catch_up()
+            if not await core.catch_up():
+                raise _Stop(texts.BEHIND)
             held = _on_node(core, args)
         if held is None and core.settings.placement == "scored":
             held = await reserve_for_bind(core, self._remembered, args)
@@ -202,19 +219,22 @@ class Bind:
             return held
 
     async def _prepared(self, core: Core, args: BindingArgs, held: Allocation) -> Allocation:
-        """The agent makes MIG instances when it reads Bound; their uuids come back through the log."""
-        if _realised(held):
-            return held
-        with anyio.move_on_after(MIG_WAIT_S):
-            while True:
-                now = _on_node(core, args)
-                if now is None:
-                    raise _Stop(texts.NO_RESERVATION)
-                if _realised(now):
-                    return now
-                await core.view.wait_for(core.view.position.g + 1, timeout=MIG_WAIT_S)
-        await self._fail(core, held, "the node did not make the MIG instance in time")
-        raise _Stop(texts.MIG_SLOW)
+        """The agent makes MIG instances when it reads Bound; their uuids come back through the log, or why there are none."""
+        deadline = anyio.current_time() + core.settings.mig_wait_s
+        while not _realised(held):
+            if held.trouble:
+                await self._fail(core, held, f"the node could not make the MIG instance: {held.trouble}")
+                raise _Stop(texts.MIG_FAILED)
+            left = deadline - anyio.current_time()
+            if left <= 0:
+                await self._fail(core, held, "the node did not make the MIG instance in time")
+                raise _Stop(texts.MIG_SLOW)
+            await core.view.wait_for(core.view.position.g + 1, timeout=left)
+            now = _on_node(core, args)
+            if now is None:
+                raise _Stop(texts.NO_RESERVATION)
+            held = now
+        return held
 
     async def _post(self, core: Core, args: BindingArgs, held: Allocation) -> BindResult:
         notes = dict(held.reservation.annotations)
@@ -273,6 +293,14 @@ class Bind:
 def _on_node(core: Core, args: BindingArgs) -> Allocation | None:
     held = core.view.snapshot().allocation_of(args.pod_uid)
     return held if held is not None and held.live and held.reservation.node == args.node else None
+
+
+def _check_node(held: Allocation, node: NodeState | None) -> None:
+    """Raises _Stop when what was reserved cannot be had there any more, or not now."""
+    if not still_stands(held.reservation, node):
+        raise _Stop(texts.DEVICES_GONE)
+    if node is not None and node.health_paused_by and not _realised(held):
+        raise _Stop(texts.MIG_PAUSED)
 
 
 def _realised(held: Allocation) -> bool:

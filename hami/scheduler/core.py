@@ -25,6 +25,7 @@ from hami.scheduler.decide.policies import SchedulingPolicy
 from hami.scheduler.events_out import EventsOut
 from hami.scheduler.metrics import Metrics
 from hami.scheduler.notes import Notes
+from hami.scheduler.writes import Writes
 from hami.telemetry import get_logger
 from hami.vendors.vendor import Vendor
 from hami.web.health import Readiness
@@ -111,6 +112,7 @@ class Core:
     clock: StoreClock
     api: Api
     readiness: Readiness
+    writes: Writes
     notes: Notes
     told: EventsOut
     metrics: Metrics

@@ -1,6 +1,7 @@
-"""A filter call that carries whole Node objects: what would fit on them if nothing ran there. Nothing is written.
+"""A filter call that carries whole Node objects: what would fit on them now. Nothing is written.
 
-Devices come from the nodes' own register annotations, as vendor plugins write them; a node without any is unregistered.
+A node that the log knows is judged as it is: its cards, their health and cordons, what is given out of them. One that it does
+not know (a template of an autoscaler) is empty, with the devices of its register annotations; without any it is unregistered.
 """
 
 from collections.abc import Sequence
@@ -24,19 +25,29 @@ _CORDON: Final = "hami.io/device-cordon"
 
 def answer(core: Core, args: ExtenderArgs, request: PodRequest, policy: SchedulingPolicy) -> FilterResult:
     """The best node, and a reason for every other. Raises InvalidInput."""
+    live = core.view.snapshot()
     given = args.nodes.items if args.nodes is not None else []
     raw: dict[str, msgspec.Raw] = {}
     states: dict[str, NodeState] = {}
     for number, item in enumerate(given):
         node = decode_node(item, f"Nodes.items[{number}]")
         raw[node.metadata.name] = item
-        states[node.metadata.name] = node_state(node, core.vendors)
-    live = core.view.snapshot()
-    empty = ClusterSnapshot(nodes=states, quotas=live.quotas, quota_used=live.quota_used)
-    found = place_exactly(empty, core.vendors, request, tuple(raw), policy)
+        states[node.metadata.name] = known(live, node) or node_state(node, core.vendors)
+    own = live.allocation_of(request.uid)
+    held_here = own is not None and states.get(own.reservation.node) is live.nodes.get(own.reservation.node)
+    asked = msgspec.structs.replace(live, nodes=states)
+    found = place_exactly(asked, core.vendors, request, tuple(raw), policy, exclude_owner=request.uid if held_here else "")
     if isinstance(found, Unschedulable):
         return FilterResult(failed_nodes=found.reasons)
     return FilterResult(nodes=NodeList([raw[found.node]]), failed_nodes=found.failed)
+
+
+def known(live: ClusterSnapshot, node: Node) -> NodeState | None:
+    """The node as the log has it; not what stood under its name before it was made anew."""
+    found = live.nodes.get(node.metadata.name)
+    if found is None or (found.uid and node.metadata.uid and found.uid != node.metadata.uid):
+        return None
+    return found
 
 
 def node_state(node: Node, vendors: Sequence[Vendor]) -> NodeState:

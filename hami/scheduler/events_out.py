@@ -5,7 +5,7 @@ burst of decisions is not slowed by the telling of it.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
@@ -20,6 +20,9 @@ from hami.telemetry import get_logger
 RATE: Final = 20.0
 BURST: Final = 100
 _ROOM: Final = 1000
+_ROOM_FOR_NAMES: Final = 800
+"""Bytes; the API takes 1024 for the whole sentence."""
+
 _log = get_logger("scheduler.events")
 
 
@@ -52,13 +55,22 @@ class EventsOut:
         self._send, self._receive = anyio.create_memory_object_stream[Saying](_ROOM)
 
     def filtering_failed(self, about: About, nodes: int) -> None:
-        self._say(about, "FilteringFailed", f"no available node, {nodes} nodes do not meet", warning=True)
+        self._say(about, "FilteringFailed", none_left(nodes), warning=True)
+
+    def filtering_reasons(self, about: About, nodes_by_word: Mapping[str, Sequence[str]]) -> None:
+        """One for each word: on which nodes cards failed for it."""
+        for word, nodes in nodes_by_word.items():
+            self._say(about, "FilteringFailed", left_out_for(word, nodes), warning=True, part=word)
 
     def filtering_error(self, about: About, message: str) -> None:
         self._say(about, "FilteringFailed", message, warning=True)
 
-    def filtering_succeeded(self, about: About, node: str, score: float, *, fitting: int, nodes: int) -> None:
-        message = f"find fit node({node}), {nodes - fitting} nodes not fit, {fitting} nodes fit({node}:{score:.2f})"
+    def filtering_succeeded(self, about: About, ranked: Sequence[tuple[str, float]], *, fitting: int, nodes: int) -> None:
+        """`ranked`: the chosen node last, before it those that came next; of many nodes only these."""
+        winner, _ = ranked[-1]
+        scores = ",".join(f"{name}:{score:.2f}" for name, score in ranked)
+        left_out = "...," if fitting > len(ranked) else ""
+        message = f"find fit node({winner}), {nodes - fitting} nodes not fit, {fitting} nodes fit({left_out}{scores})"
         self._say(about, "FilteringSucceed", message)
 
     def binding_failed(self, about: About, message: str) -> None:
@@ -67,16 +79,23 @@ class EventsOut:
     def binding_succeeded(self, about: About, node: str) -> None:
         self._say(about, "BindingSucceed", f"Successfully binding node [{node}] to {about.namespace}/{about.name}")
 
-    def _say(self, about: About, reason: str, message: str, *, warning: bool = False) -> None:
-        if not self._once.news(f"{about.uid} {reason}", message):
+    def _say(self, about: About, reason: str, message: str, *, warning: bool = False, part: str = "") -> None:
+        """`part` tells apart what is said of one pod under one reason."""
+        key = f"{about.uid} {reason} {part}"
+        if not self._once.news(key, message):
             return
+        if not self._queued(Saying(about, reason, message, warning)):
+            self._once.forget(key)
+            self._metrics.k8s_events_dropped.inc()
+
+    def _queued(self, saying: Saying) -> bool:
         if not self._bucket.take(self._steady()):
-            self._metrics.k8s_events_dropped.inc()
-            return
+            return False
         try:
-            self._send.send_nowait(Saying(about, reason, message, warning))
+            self._send.send_nowait(saying)
         except anyio.WouldBlock:
-            self._metrics.k8s_events_dropped.inc()
+            return False
+        return True
 
     async def run(self) -> None:
         while True:
@@ -91,3 +110,21 @@ class EventsOut:
     def close(self) -> None:
         self._send.close()
         self._receive.close()
+
+
+def none_left(nodes: int) -> str:
+    return f"no available node, {nodes} nodes do not meet"
+
+
+def left_out_for(word: str, nodes: Sequence[str]) -> str:
+    return f"{len(nodes)} nodes {word}({_listed(nodes)})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names up to what an Event can hold."""
+    room, shown = _ROOM_FOR_NAMES, 0
+    while shown < len(names) and room >= len(names[shown]):
+        room -= len(names[shown]) + 1
+        shown += 1
+    more = f",... {len(names) - shown} more" if shown < len(names) else ""
+    return ",".join(names[:shown]) + more

@@ -13,7 +13,7 @@ import msgspec
 
 from hami.domain.allocation import Allocation, Phase
 from hami.domain.cluster import ClusterSnapshot
-from hami.domain.errors import Conflict, Fenced, HamiError, InvalidInput, StoreUnavailable, StoreUnsafe
+from hami.domain.errors import Conflict, Fenced, HamiError, InvalidInput, StoreRefuses, StoreUnavailable, StoreUnsafe
 from hami.domain.reasons import NodeReason
 from hami.domain.request import PodRequest
 from hami.events.catalog.governance import PlacementRefused
@@ -22,7 +22,7 @@ from hami.scheduler import dryrun, texts
 from hami.scheduler.core import CATCH_UP_S, Core, at_versions
 from hami.scheduler.decide.place import Placement, Unschedulable, place, score_all
 from hami.scheduler.decide.policies import BadPolicy, SchedulingPolicy, policy_of
-from hami.scheduler.decide.refusals import reason_counts
+from hami.scheduler.decide.refusals import nodes_by_word, reason_counts
 from hami.scheduler.decide.words import refusal_digest, words_of
 from hami.scheduler.events_out import About
 from hami.scheduler.notes import Once
@@ -40,6 +40,9 @@ LONGEST_NAME: Final = 253
 REASONS_ON_SUCCESS: Final = 256
 """Candidates up to which a success also says why the other nodes do not fit. kube-scheduler looks at reasons only when no node
 is left; for thousands of names they would cost more than the decision."""
+
+MOST_RANKED: Final = 10
+"""Nodes that the Event about a success names with their scores."""
 
 _log = get_logger("scheduler.filter")
 
@@ -76,7 +79,7 @@ class Filter:
             result = FilterResult(error=str(error))
         except StoreUnavailable as error:
             _log.warning("filter not answered", why=str(error))
-            result = FilterResult(error=texts.STORE_AWAY)
+            result = FilterResult(error=texts.WRITES_REFUSED if isinstance(error, StoreRefuses) else texts.STORE_AWAY)
         except (StoreUnsafe, Fenced) as error:
             core.alarm.ring(error)
             result = FilterResult(error=texts.STORE_UNSAFE)
@@ -127,6 +130,7 @@ class Filter:
             # b. Where it fits.
             found = place(snapshot, core.planes, asked.request, asked.names, asked.policy, exclude_owner=asked.request.uid)
             failed = _reasons(found, asked.names)
+            ranked = found.ranked(MOST_RANKED) if isinstance(found, Placement) else []
             # c. Write it down, if nothing it rests on has changed.
             try:
                 if isinstance(found, Unschedulable):
@@ -139,7 +143,7 @@ class Filter:
                 continue
             # d. Say so.
             self._refused.forget(asked.request.uid)
-            core.told.filtering_succeeded(asked.about, found.node, found.score, fitting=found.fitting, nodes=len(asked.names))
+            core.told.filtering_succeeded(asked.about, ranked, fitting=found.fitting, nodes=len(asked.names))
             return FilterResult(node_names=[found.node], failed_nodes=failed)
         return FilterResult(error=texts.CONTENDED)
 
@@ -179,6 +183,7 @@ class Filter:
             )
             for draft in (*first_time(snapshot, core.vendors, request, asked.created), Draft(event=event, subject=request.uid)):
                 core.notes.write(draft)
+            core.told.filtering_reasons(asked.about, nodes_by_word(found.reasons))
         core.told.filtering_failed(asked.about, len(asked.names))
         return FilterResult(failed_nodes=found.reasons)
 

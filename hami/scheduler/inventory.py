@@ -22,6 +22,7 @@ from hami.events.log import Draft
 from hami.kube.kinds import NODES, PODS, QUOTAS
 from hami.kube.results import Added, Deleted, Modified
 from hami.kube.watch import Complete, Interrupted, Listed, Reflected, Reflector, Replaced, Source
+from hami.projections.folds.state import ClusterState
 from hami.scheduler.core import Core, Decision, at_versions
 from hami.scheduler.decide.reconcile import PodFacts
 from hami.scheduler.dryrun import cordoned_uuids
@@ -34,7 +35,6 @@ CORDON: Final = "hami.io/device-cordon"
 ANNOTATION: Final = "annotation"
 """The actor of a cordon that came from the node's annotation."""
 
-_NONE: Final[frozenset[str]] = frozenset()
 _log = get_logger("scheduler.inventory")
 
 
@@ -126,11 +126,17 @@ class Inventory:
         await self._core.decide("inventory", decision)
 
     async def _cordon(self, node: Node) -> None:
-        """Only a change of the annotation moves a cordon, so that an operator's own cordons stay."""
+        """Only a change of the annotation moves a cordon, so that an operator's own cordons stay.
+
+        What it was before this process started is what the log has in its name.
+        """
         name = node.metadata.name
         wanted = cordoned_uuids(node.metadata.notes.get(CORDON, ""))
-        before = self._cordons.get(name, _NONE)
+        before = self._cordons.get(name)
+        if before is None:
+            before = _by_annotation(self._core.view.state, name)
         if wanted == before:
+            self._cordons[name] = wanted
             return
         gone = before - wanted
 
@@ -235,6 +241,14 @@ class Inventory:
         await self._quotas.on(event)
         if isinstance(event, Replaced):
             self._waiting_for.discard("quotas")
+
+
+def _by_annotation(state: ClusterState, node: str) -> frozenset[str]:
+    """The cards that the log has as cordoned by the node's annotation, present or not."""
+    known = state.nodes.get(node)
+    there = {each.device.uuid for each in (known.devices if known is not None else ()) if each.cordoned_by == ANNOTATION}
+    away = {uuid for uuid, mark in state.marks.get(node, {}).items() if mark.cordoned_by == ANNOTATION}
+    return frozenset(there | away)
 
 
 async def absent(core: Core, uid: str) -> bool:

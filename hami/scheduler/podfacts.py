@@ -60,6 +60,7 @@ class Relevance:
             init_done=init_done(pod),
             containers=share(tuple((container.name, kind) for _, kind, container in containers_of(pod))),
             asks=self._asks(pod),
+            unguarded=_unguarded(pod),
             annotations=kept or _NO_ANNOTATIONS,
             bind_phase=share(notes.get(identity.BIND_PHASE, "")[:_LONGEST_PHASE]),
             waiting=share(self._waiting(notes)),
@@ -88,6 +89,12 @@ def admitted(pod: Pod) -> bool:
     if status is None or status.phase in {"Failed", "Succeeded"}:
         return False
     return status.phase == "Running" or bool(status.container_statuses or status.init_container_statuses)
+
+
+def _unguarded(pod: Pod) -> bool:
+    labels = pod.metadata.labels or {}
+    opted_out = labels.get(identity.IGNORE_LABEL) == identity.IGNORE_VALUE
+    return opted_out and labels.get(identity.LABEL) != identity.LABEL_VALUE
 
 
 def init_done(pod: Pod) -> bool:

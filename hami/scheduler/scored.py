@@ -4,16 +4,20 @@ Also what `/prioritize` and `/preempt` answer in either placement.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from hami.domain.allocation import Allocation
+import msgspec
+
+from hami.domain.allocation import Allocation, Phase
+from hami.domain.cluster import ClusterSnapshot
 from hami.domain.errors import Conflict, InvalidInput
 from hami.domain.request import PodRequest
 from hami.scheduler.core import CATCH_UP_S, Core
 from hami.scheduler.decide.fit import Fit
 from hami.scheduler.decide.place import Placement, ask, judge, place, score_all, without
 from hami.scheduler.decide.policies import BadPolicy, SchedulingPolicy, policy_of
+from hami.scheduler.decide.quota import vendor_usage
 from hami.scheduler.reserving import reserved_drafts
 from hami.scheduler.wire import (
     BindingArgs,
@@ -60,6 +64,9 @@ async def reserve_for_bind(core: Core, remembered: Remembered, args: BindingArgs
     for _ in range(_TRIES):
         snapshot = core.view.snapshot()
         held = snapshot.allocation_of(request.uid)
+        if held is not None and held.phase is not Phase.RESERVED:
+            # A Binding was sent for it: whether it lands or not, these devices are not to be swapped for others.
+            return held if held.reservation.node == args.node else None
         found = place(snapshot, core.planes, request, (args.node,), policy, exclude_owner=request.uid)
         if not isinstance(found, Placement):
             return None
@@ -123,20 +130,38 @@ def preempt(core: Core, body: bytes) -> PreemptionResult:
     request = pod_request(args.pod, core.vendors)
     proposed = _proposed(args)
     policy = policy_of(request.annotations, core.policy)
-    if not request.asks_for_devices or isinstance(policy, BadPolicy):
+    if not request.asks_for_devices:
         return PreemptionResult(proposed)
+    if isinstance(policy, BadPolicy):
+        # Filter will refuse this pod whatever is evicted for it.
+        return PreemptionResult({})
     snapshot = core.view.snapshot()
-    asked = ask(snapshot, core.vendors, request, policy, request.uid)
     kept = {}
     for name, victims in proposed.items():
         node = snapshot.nodes.get(name)
-        for uid in (request.uid, *(pod.uid for pod in victims.pods or ())):
-            held = snapshot.allocation_of(uid)
-            if node is not None and held is not None and held.live and held.reservation.node == name:
+        gone = [held for pod in victims.pods or () if (held := snapshot.allocation_of(pod.uid)) is not None and held.live]
+        own = snapshot.allocation_of(request.uid)
+        for held in (*gone, *([own] if own is not None and own.live else [])):
+            if node is not None and held.reservation.node == name:
                 node = without(node, held)
+        asked = ask(_quota_without(core, snapshot, request.namespace, gone), core.vendors, request, policy, request.uid)
         if isinstance(judge(node, asked), Fit):
             kept[name] = victims
     return PreemptionResult(kept)
+
+
+def _quota_without(core: Core, snapshot: ClusterSnapshot, namespace: str, gone: Sequence[Allocation]) -> ClusterSnapshot:
+    """What a namespace's quota has left once these allocations are given back."""
+    own = [held for held in gone if held.reservation.owner.namespace == namespace]
+    if namespace not in snapshot.quotas or not own:
+        return snapshot
+    used = dict(snapshot.quota_used.get(namespace, {}))
+    for held in own:
+        for vendor in core.vendors:
+            memory, cores = vendor_usage(held.reservation.containers, vendor.word, init_done=held.init_done)
+            before = used.get(vendor.word, (0, 0))
+            used[vendor.word] = (before[0] - memory, before[1] - cores)
+    return msgspec.structs.replace(snapshot, quota_used={**snapshot.quota_used, namespace: used})
 
 
 def _proposed(args: PreemptionArgs) -> dict[str, MetaVictims]:

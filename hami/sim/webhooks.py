@@ -5,8 +5,8 @@ from typing import Any
 
 from hami.vendors import identity
 
-IGNORE_LABEL = "hami.io/webhook"
-_NOT_IGNORED = {"matchExpressions": [{"key": IGNORE_LABEL, "operator": "NotIn", "values": ["ignore"]}]}
+IGNORE_LABEL = identity.IGNORE_LABEL
+_NOT_IGNORED = {"matchExpressions": [{"key": IGNORE_LABEL, "operator": "NotIn", "values": [identity.IGNORE_VALUE]}]}
 
 
 def mutating(url: str, authority_pem: str) -> dict[str, Any]:

@@ -10,9 +10,15 @@ from typing import Final
 
 from hami.domain.allocation import ContainerShares, DeviceShare
 from hami.domain.cluster import Visible
+from hami.domain.pod import Container
 
 LABEL: Final = "hami.io/managed"
 LABEL_VALUE: Final = "true"
+MIG_RESOURCE: Final = "/mig-"
+
+IGNORE_LABEL: Final = "hami.io/webhook"
+IGNORE_VALUE: Final = "ignore"
+"""HAMi's opt-out, on a pod or a namespace: the webhook is not asked."""
 
 RESERVATION: Final = "hami.io/reservation"
 NODE: Final = "hami.io/vgpu-node"
@@ -72,6 +78,15 @@ def is_identity_env(name: str) -> bool:
     return name in {VISIBLE_ENV, RESERVATION_ENV, MEMORY_ENV, CORES_ENV} or name.startswith((f"{MEMORY_ENV}_", f"{CORES_ENV}_"))
 
 
+def takes_instances(container: Container) -> bool:
+    """Whether a container asks for MIG instances by their own resource (`nvidia.com/mig-1g.10gb`): the kubelet picks those, and
+    the plugin names them to the container.
+    """
+    resources = container.resources
+    asked = {**((resources and resources.requests) or {}), **((resources and resources.limits) or {})}
+    return any(MIG_RESOURCE in name for name in asked)
+
+
 def field_path(key: str) -> str:
     return f"metadata.annotations['{key}']"
 
@@ -116,7 +131,7 @@ def _list(shares: Sequence[DeviceShare], visible: Visible) -> str:
         case Visible.NOTHING:
             return NO_DEVICE
         case Visible.INDEX:
-            return ",".join(dict.fromkeys(str(share.index) if share.mig is None else _visible(share) for share in shares))
+            return ",".join(dict.fromkeys(_visible(share) if _is_instance(share) else str(share.index) for share in shares))
         case Visible.UUID:
             return ",".join(dict.fromkeys(_visible(share) for share in shares))
 
@@ -124,3 +139,8 @@ def _list(shares: Sequence[DeviceShare], visible: Visible) -> str:
 def _visible(share: DeviceShare) -> str:
     """A planned MIG instance has no name yet: no device until it has one (never the whole card)."""
     return share.uuid if share.mig is None else share.mig.uuid or NO_DEVICE
+
+
+def _is_instance(share: DeviceShare) -> bool:
+    """Made for this share, or cut by an operator. Neither has an index that a runtime would take for it."""
+    return share.mig is not None or share.uuid.startswith("MIG-")

@@ -122,6 +122,6 @@ def _env(container: Container, vendor: Vendor, *, claims: bool) -> tuple[EnvVar,
         env.append(EnvVar(name=_PRIORITY_ENV, value=str(number)))
     if vendor.core_policy:
         env.append(EnvVar(name=_CORE_POLICY_ENV, value=vendor.core_policy))
-    if not claims and vendor.overwrite_env:
+    if not claims and vendor.overwrite_env and not identity.takes_instances(container):
         env.append(EnvVar(name=identity.VISIBLE_ENV, value="none"))
     return tuple(env)

@@ -38,6 +38,8 @@ class Tls(msgspec.Struct, frozen=True):
     cert_file: str
     key_file: str
     check_every_s: float = _STAT_EVERY_S
+    setting: str = "TLS certificate and key"
+    """What an error calls them."""
 
 
 class _Server(uvicorn.Server):
@@ -63,10 +65,11 @@ async def serve(
     tls: Tls | None = None,
     max_body: int = 64 * 2**20,
     grace_s: int = 5,
+    setting: str = "bind address",
     task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Runs until cancelled. Raises InvalidInput when the address or the certificate cannot be used."""
-    listener = listen(bind)
+    """Runs until cancelled. Raises InvalidInput when the address (`setting` names it) or the certificate cannot be used."""
+    listener = listen(bind, setting=setting)
     try:
         context = None if tls is None else await anyio.to_thread.run_sync(_context, tls)
         server = _Server(_config(BodyLimit(app, max_body), context, grace_s))
@@ -112,31 +115,31 @@ def _config(app: ASGIApp, context: ssl.SSLContext | None, grace_s: int) -> uvico
     )
 
 
-def listen(bind: str) -> socket.socket:
+def listen(bind: str, *, setting: str = "bind address") -> socket.socket:
     """A listening socket for `host:port`, `[v6]:port` or `:port` (all addresses). Raises InvalidInput."""
-    host, port = split_bind(bind)
+    host, port = split_bind(bind, setting=setting)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise InvalidInput("bind address", bind, error.strerror or str(error)) from error
+        raise InvalidInput(setting, bind, error.strerror or str(error)) from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(1024)
     except OSError as error:
         listener.close()
-        raise InvalidInput("bind address", bind, error.strerror or str(error)) from error
+        raise InvalidInput(setting, bind, error.strerror or str(error)) from error
     listener.setblocking(False)
     return listener
 
 
-def split_bind(bind: str) -> tuple[str, int]:
+def split_bind(bind: str, *, setting: str = "bind address") -> tuple[str, int]:
     host, colon, port = bind.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise InvalidInput("bind address", bind, "needs host:port with a port from 0 to 65535")
+        raise InvalidInput(setting, bind, "needs host:port with a port from 0 to 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -155,7 +158,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
     try:
         context.load_cert_chain(tls.cert_file, tls.key_file)
     except (OSError, ssl.SSLError) as error:
-        raise InvalidInput("TLS certificate and key", f"{tls.cert_file}, {tls.key_file}", str(error)) from error
+        raise InvalidInput(tls.setting, f"{tls.cert_file}, {tls.key_file}", str(error)) from error
     return context
 
 

@@ -1,7 +1,10 @@
-"""`python -m tests.conformance PATH...`: replay recorded cases (`*.jsonl[.gz]`, or JSON of scheduler or vendor cases)."""
+"""`python -m tests.conformance PATH...`: replay recorded cases (`*.jsonl[.gz]`, or JSON of scheduler or vendor cases).
+
+A folder stands for the recordings in it.
+"""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.conformance.replay import replay
@@ -12,14 +15,20 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("usage: python -m tests.conformance PATH...\n")
         return 2
     worst = 0
-    for name in arguments:
-        tally = replay(Path(name))
-        sys.stdout.write(f"{Path(name).name}: {tally.line()}\n")
+    for path in files_in(arguments):
+        tally = replay(path)
+        sys.stdout.write(f"{path.name}: {tally.line()}\n")
         for case, differences in tally.failed.items():
             worst = 1
             for difference in differences:
                 sys.stdout.write(f"  {case}: {difference}\n")
     return worst
+
+
+def files_in(arguments: Sequence[str]) -> Iterator[Path]:
+    for path in map(Path, arguments):
+        kinds = ("*.jsonl", "*.jsonl.gz", "*-cases.json", "*-cases.json.gz")
+        yield from sorted(each for kind in kinds for each in path.glob(kind)) if path.is_dir() else [path]
 
 
 if __name__ == "__main__":

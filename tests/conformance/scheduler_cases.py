@@ -27,6 +27,7 @@ from hami.vendors.admission import changes_of
 from hami.vendors.config import NvidiaConfig, device_config
 from hami.vendors.requests import device_request
 from hami.vendors.vendor import Changes, Vendor
+from tests.conformance import lock_cases
 from tests.conformance.admissions import apply
 from tests.conformance.outcome import PASSED, Outcome, difference, documented, failed, not_covered
 from tests.conformance.world import Case, node_of, pod_of
@@ -42,6 +43,8 @@ def cases_in(path: Path) -> list[Case]:
 
 def check(case: Case) -> Outcome:
     kind = case["kind"]
+    if (beside := lock_cases.check(case)) is not None:
+        return beside
     if kind not in _CHECKS:
         return not_covered(f"kind {kind} is not a placement or admission decision")
     if case["id"] == "genreq-mem-16.0Gi-rejected":

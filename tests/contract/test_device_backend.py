@@ -170,5 +170,11 @@ async def test_a_library_that_is_gone_is_one_error(rig: Rig) -> None:
 
 async def test_closing_twice_is_closing(rig: Rig) -> None:
     await rig.backend.open()
+    assert (await rig.backend.inventory()).devices
     await rig.backend.close()
+    await rig.backend.close()
+    await rig.backend.open()
+    assert len((await rig.backend.inventory()).devices) == len(UUIDS)
+    rig.strike(1, 79)
+    assert [fault.uuid for fault in await rig.backend.wait_faults(5.0)] == [UUIDS[1]]
     await rig.backend.close()

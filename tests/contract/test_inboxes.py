@@ -7,11 +7,13 @@ from hami.events.store import Store
 from tests.support.drafts import sealed
 
 
-async def next_ring(store: Store, wanted: str) -> None:
+async def next_ring(store: Store, wanted: str) -> str:
+    """The name once it rings; whoever stops ringing before has broken the promise."""
     with anyio.fail_after(10):
         async for names in store.inboxes.rung():
             if wanted in names:
-                return
+                return wanted
+    raise AssertionError(f"the bell ended before {wanted} rang")
 
 
 async def test_what_an_agent_puts_is_seen_in_order(store: Store) -> None:
@@ -24,11 +26,17 @@ async def test_what_an_agent_puts_is_seen_in_order(store: Store) -> None:
 
 async def test_a_put_rings_and_what_lay_there_before_is_swept(store: Store) -> None:
     await store.inbox("n1").put([sealed(1)])
-    await next_ring(store, "n1")
+    assert await next_ring(store, "n1") == "n1"
+    heard: list[str] = []
+
+    async def listen() -> None:
+        heard.append(await next_ring(store, "n2"))
+
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(next_ring, store, "n2")
+            tasks.start_soon(listen)
             await store.inbox("n2").put([sealed(1, node="n2")])
+    assert heard == ["n2"]
 
 
 async def test_dropping_forgets_up_to_that_entry(store: Store) -> None:

@@ -16,6 +16,7 @@ from hami.events.ingester import Ingester
 from hami.events.log import Draft
 from hami.events.store import Store
 from hami.events.writer import EventWriter
+from tests.support.waiting import wait_until
 
 
 def fault(code: int, device: str = "GPU-1") -> FaultObserved:
@@ -165,7 +166,16 @@ async def test_run_serves_every_node_that_rings(store: Store, ingester: Ingester
             for node in nodes:
                 await store.inbox(node).put([sent(1, node=node)])
             seen: set[str] = set()
+            left: list[int] = []
             async for batch in store.log.tail(before):
                 seen |= {r.envelope.node for r in batch}
                 if seen == set(nodes):
-                    tasks.cancel_scope.cancel()
+                    break
+
+            async def emptied() -> bool:
+                left[:] = [len(await store.inboxes.peek(node)) for node in nodes]
+                return left == [0, 0, 0]
+
+            await wait_until(emptied, "the inboxes emptied")
+            tasks.cancel_scope.cancel()
+    assert (seen, left) == (set(nodes), [0, 0, 0])

@@ -1,5 +1,6 @@
 """What every Locks promises: only one holder, FIFO, tokens that never fall, nobody waits long for the dead."""
 
+import time
 from functools import partial
 
 import anyio
@@ -32,6 +33,29 @@ async def test_a_free_lock_is_taken_and_shown(store: Store) -> None:
     assert state is not None
     assert (state.holder, state.token, state.waiters) == ("a", 1, ())
     assert 0 < state.ttl_ms <= LONG
+
+
+async def age_of(store: Store) -> int:
+    state = await store.locks.state("n1")
+    assert state is not None
+    return state.age_ms
+
+
+async def test_a_locks_age_is_its_present_holders_and_renewing_does_not_make_it_younger(store: Store) -> None:
+    held = await take(store, "a")
+
+    async def aged() -> bool:
+        return await age_of(store) >= 100
+
+    await wait_until(aged, "the lock to age")
+    assert await store.locks.renew(held, ttl_ms=LONG)
+    assert await age_of(store) >= 100
+    assert (await take(store, "a")).token == held.token
+    assert await age_of(store) >= 100
+    await store.locks.release(held)
+    began = time.monotonic()
+    await take(store, "b")
+    assert await age_of(store) <= (time.monotonic() - began) * 1000 + 5
 
 
 async def test_a_held_lock_is_busy_for_others_at_once(store: Store) -> None:

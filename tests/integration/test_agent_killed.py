@@ -11,9 +11,9 @@ import pytest
 
 from hami.domain.allocation import Phase
 from hami.domain.cluster import ClusterSnapshot
-from hami.domain.device import Health
-from hami.events.catalog.allocation import AllocationBound, AllocationPrepared, AllocationReserved
-from hami.events.catalog.device import DeviceClearRequested
+from hami.domain.device import Health, MigPlacement, MigSlice
+from hami.events.catalog.allocation import AllocationBound, AllocationPrepared, AllocationReleased, AllocationReserved
+from hami.events.catalog.device import DeviceClearRequested, MigInstanceCreated
 from hami.events.catalog.handshake import DIGEST, HandshakeReported, HandshakeRequested
 from hami.events.catalog.union import Event
 from hami.events.envelope import START
@@ -39,14 +39,14 @@ UUIDS = [card.uuid for card in simulated_cards(2)]
 class Life:
     """One process of the agent; its log is read as it comes, and the line `die_at` is its last."""
 
-    def __init__(self, url: str, folder: Path, *, ordered: bool, die_at: str) -> None:
+    def __init__(self, url: str, folder: Path, *, ordered: bool, mode: str, die_at: str) -> None:
         strategy = "cdi-cri" if ordered else "envvar"
         arguments = [
             *("--redis-url", url, "agent", "--node-name", NODE, "--backend", "simulated"),
             *("--simulated-devices", str(folder / "devices.json"), "--device-list-strategy", strategy),
             *("--kubelet-dir", str(folder / "device-plugins"), "--cdi-dir", str(folder / "cdi")),
             *("--pod-resources-socket", str(folder / "pod-resources/kubelet.sock")),
-            *("--state-dir", str(folder / "state"), "--hook-path", str(folder / "hook")),
+            *("--state-dir", str(folder / "state"), "--hook-path", str(folder / "hook"), "--mode", mode),
         ]
         self._process = start_hami(arguments)
         self._die_at = die_at
@@ -79,19 +79,29 @@ class Node:
 
     def __init__(self, url: str, folder: Path, store: RedisStore, writer: EventWriter, kubelet: SimKubelet) -> None:
         self._url, self.folder, self._store, self._writer, self.kubelet = url, folder, store, writer, kubelet
-        self.ordered = False
+        self.ordered, self.mode = False, "hami-core"
 
     @asynccontextmanager
     async def life(self, *, die_at: str = "") -> AsyncIterator[Life]:
-        life = Life(self._url, self.folder, ordered=self.ordered, die_at=die_at)
+        life = Life(self._url, self.folder, ordered=self.ordered, mode=self.mode, die_at=die_at)
         try:
             yield life
         finally:
             await anyio.to_thread.run_sync(life.end)
 
     def strike(self, xid: int) -> None:
+        self.act({"uuid": UUIDS[0], "xid": xid})
+
+    def act(self, line: dict[str, object]) -> None:
         with (self.folder / "devices.json.faults").open("a") as file:
-            file.write(msgspec.json.encode({"uuid": UUIDS[0], "xid": xid}).decode() + "\n")
+            file.write(msgspec.json.encode(line).decode() + "\n")
+
+    @property
+    def cuts(self) -> list[dict[str, object]]:
+        """The MIG instances that there are, whoever lives."""
+        file = self.folder / "devices.json.mig"
+        found: list[dict[str, object]] = msgspec.json.decode(file.read_bytes())["instances"] if file.exists() else []
+        return found
 
     async def say(self, event: Event) -> None:
         await self._writer.append([Draft(event=event, node=NODE)])
@@ -179,6 +189,8 @@ async def test_killed_while_it_registers(node: Node, step: str) -> None:
         await node.registered()
         await healthy(node, 20)
         await node.agrees()
+    known = (await node.state()).nodes[NODE].devices
+    assert [(each.device.uuid, each.health) for each in known] == [(uuid, Health.HEALTHY) for uuid in UUIDS]
 
 
 @pytest.mark.parametrize("step", ["health changed", "cleared by an operator"])
@@ -212,6 +224,10 @@ async def test_killed_when_a_container_has_its_devices(node: Node, api: InMemory
     async with node.life():
         await prepared(node, wanted.id)
         await node.agrees()
+    told = await node.events(AllocationPrepared)
+    assert {(each.reservation, each.container, each.difference) for each in told if isinstance(each, AllocationPrepared)} == {
+        (wanted.id, "main", "")
+    }
 
 
 async def test_killed_between_the_answer_and_the_kubelets_books(node: Node, api: InMemoryApi) -> None:
@@ -251,3 +267,112 @@ async def prepared(node: Node, name: str) -> None:
         return found is not None and found.phase is Phase.PREPARED
 
     await wait_until(there, "prepared in the log", timeout=30)
+
+
+WANTED = MigSlice("1g.10gb", MigPlacement(6, 1))
+MAKING = [
+    pytest.param("MIG instance wanted", "gpu", 0, id="remembered"),
+    pytest.param("MIG GPU instance made", "compute", 1, id="GPU instance made"),
+    pytest.param("MIG compute instance made", "", 1, id="compute instance made"),
+    pytest.param("MIG instance told", "", 1, id="told"),
+]
+"""Line that is the last, step that hangs then, instances that the dead leaves behind."""
+
+
+@pytest.fixture
+def cut(node: Node, folder: Path) -> Node:
+    node.mode = "mig"
+    (folder / "devices.json").write_bytes(msgspec.json.encode({"devices": simulated_cards(2, mig="enabled")}))
+    return node
+
+
+async def wants(node: Node) -> None:
+    held = reservation("u-1", UUIDS[:1])
+    [main] = held.containers
+    share = msgspec.structs.replace(main.shares[0], mig=WANTED)
+    planned = msgspec.structs.replace(held, containers=(msgspec.structs.replace(main, shares=(share,)),))
+    await node.say(AllocationReserved(reservation=planned))
+    await node.say(AllocationBound(reservation="r-1", owner_uid="u-1"))
+
+
+async def releases(node: Node) -> None:
+    await node.say(AllocationReleased(reservation="r-1", owner_uid="u-1", reason="pod_deleted"))
+
+
+async def named(node: Node) -> str:
+    """The instance's name, as the log has it for the reservation."""
+    found: list[str] = []
+
+    async def there() -> bool:
+        held = (await node.state()).allocations["r-1"].reservation.containers[0].shares[0].mig
+        found[:] = [held.uuid] if held is not None and held.uuid else []
+        return bool(found)
+
+    await wait_until(there, "the instance in the log", timeout=30)
+    return found[0]
+
+
+async def hang(node: Node, life: Life, step: str) -> None:
+    node.act({"uuid": "", "hold": step})
+    await wait_until(lambda: any("hangs from now on" in each for each in life.lines), "the step to hang", timeout=30)
+
+
+async def dies_making(node: Node, line: str, hangs_in: str, left: int) -> None:
+    async with node.life(die_at=line) as first:
+        await node.registered()
+        if hangs_in:
+            await hang(node, first, hangs_in)
+        await wants(node)
+        await dead(first)
+    assert len(node.cuts) == left
+
+
+@pytest.mark.parametrize(("line", "hangs_in", "left"), MAKING)
+async def test_killed_while_it_makes_an_instance(cut: Node, line: str, hangs_in: str, left: int) -> None:
+    """The next life completes it: one instance, at its place, under the name that the log has."""
+    await dies_making(cut, line, hangs_in, left)
+    async with cut.life():
+        name = await named(cut)
+        [made] = cut.cuts
+        assert (made["uuid"], made["profile"], made["placement"]) == (name, "1g.10gb", {"start": 6, "size": 1})
+        told = [each for each in await cut.events(MigInstanceCreated) if isinstance(each, MigInstanceCreated)]
+        assert {each.instance.uuid for each in told} == {name}
+        await cut.agrees()
+
+
+@pytest.mark.parametrize(("line", "hangs_in", "left"), MAKING)
+async def test_killed_while_it_makes_an_instance_that_nobody_wants_any_more(
+    cut: Node, line: str, hangs_in: str, left: int
+) -> None:
+    """The next life takes away whatever there is of it."""
+    await dies_making(cut, line, hangs_in, left)
+    await releases(cut)
+    async with cut.life() as second:
+        await wait_until(lambda: not cut.cuts and any("registrations" in each for each in second.lines), "all gone", timeout=30)
+        await cut.agrees()
+
+
+@pytest.mark.parametrize(
+    ("line", "hangs_in"),
+    [
+        pytest.param("MIG compute instance gone", "drop_gpu", id="compute instance gone"),
+        pytest.param("MIG instance destroyed", "", id="destroyed"),
+    ],
+)
+async def test_killed_while_it_destroys_an_instance(cut: Node, line: str, hangs_in: str) -> None:
+    """The next life finishes it, and the place is there for another pod."""
+    async with cut.life(die_at=line) as first:
+        await cut.registered()
+        await wants(cut)
+        await named(cut)
+        if hangs_in:
+            await hang(cut, first, hangs_in)
+        await releases(cut)
+        await dead(first)
+    assert len(cut.cuts) == (1 if hangs_in else 0)
+    async with cut.life():
+        await wait_until(lambda: not cut.cuts, "the rest to go", timeout=30)
+        await wants(cut)
+        name = await named(cut)
+        assert [each["uuid"] for each in cut.cuts] == [name]
+        await cut.agrees()

@@ -9,7 +9,8 @@ import anyio
 from hami.domain.device import Device
 from hami.domain.units import CorePercent, MiB, Slots
 from hami.events.catalog.allocation import AllocationReserved
-from hami.events.catalog.governance import PlacementRefused
+from hami.events.catalog.governance import LockWaitTimedOut, PlacementRefused
+from hami.events.lease import Held
 from hami.kube.kinds import QUOTAS
 from tests.support.builders import a_device
 from tests.support.cli import ROOT
@@ -94,6 +95,25 @@ async def test_a_quota_in_the_way_is_named_with_its_numbers(world: World) -> Non
             True,
         )
         assert "raise ResourceQuota team of default by 2000 memory MiB" in found["reasons"][0]["change"]
+
+
+async def test_a_lock_in_the_way_is_named_with_its_holder_and_age(world: World) -> None:
+    await world.add_node("n1", small("GPU-a"))
+    async with world.scheduler(bind_wait_s=0.2) as caller:
+        pod = await world.add_pod("p1", limits=asks(1000))
+        assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
+        held = await world.store.locks.acquire("n1", "somebody", ttl_ms=60_000)
+        assert isinstance(held, Held)
+        assert await caller.bind(pod, "n1") != ""
+        await world.seen(LockWaitTimedOut)
+        found = await document(world, "pod", "default/p1")
+        [lock] = found["locks"]
+        assert (lock["lock"], lock["holder"], lock["this_pod"]) == ("n1", "somebody", "would have to wait")
+        assert lock["age_ms"] > 0
+        assert "a bind gave up waiting for the lock of n1, held by somebody" in found["notes"]
+        text = await explain(world, "pod", "default/p1")
+        assert "HELD FOR" in text
+        assert "somebody" in text
 
 
 async def test_a_past_placement_is_decided_again_on_the_state_and_by_the_rules_of_that_day(world: World) -> None:

@@ -11,7 +11,7 @@ from hami.cli.exits import Exit
 from hami.domain.device import Health
 from hami.events.catalog.allocation import AllocationBound, AllocationReleased, AllocationReserved
 from hami.events.catalog.device import DeviceHealthChanged, FaultKind, FaultObserved
-from hami.events.catalog.governance import PlacementRefused
+from hami.events.catalog.governance import LockRefused, LockWaitTimedOut, PlacementRefused
 from hami.events.log import Draft
 from hami.events.redis.client import Client
 from hami.events.redis.embedded import EmbeddedServer
@@ -220,7 +220,40 @@ def test_locks_shows_holder_and_time_left(hami: Hami, url: str) -> None:
     (lock,) = hami("locks", "-o", "json").json["locks"]
     assert (lock["lock"], lock["holder"], lock["waiters"]) == ("node/n1", "u1", [])
     assert 0 < lock["ttl_ms"] <= 60_000
+    assert lock["age_ms"] >= 0
+    assert lock["last_refusal"] is None
     assert "u1" in hami("locks").out
+
+
+async def crowd(url: str) -> None:
+    """u1 holds, u2 and u3 wait until they are cut off; then u4's wait is refused and an old holder's write as well."""
+    async with Client(url) as client:
+        locks = RedisStore(client).locks
+        await locks.acquire("n1", "u1", ttl_ms=60_000)
+        for owner in ("u2", "u3"):
+            keys = client.keys
+            await client.fcall(
+                "hami_lock_acquire",
+                [keys.lock("n1"), keys.queue("n1"), keys.locks],
+                ["n1", keys.wake_prefix("n1"), owner, 60_000, 60_000],
+            )
+
+
+def test_locks_shows_age_waiters_and_the_last_refusal(hami: Hami, url: str) -> None:
+    anyio.run(crowd, url)
+    gave_up = LockWaitTimedOut(lock="n1", waiter="u4", holder="u1", waited_ms=8000)
+    lost = LockRefused(lock="n2", by="u9", why="the lock is held by nobody with token 0")
+    drafts = [Draft(event=gave_up, node="n1", subject="u4"), Draft(event=lost, node="n2", subject="u9")]
+    anyio.run(lambda: write(url, drafts, init=False))
+    first, second = hami("locks", "-o", "json").json["locks"]
+    assert (first["lock"], first["holder"], first["waiters"]) == ("n1", "u1", ["u2", "u3"])
+    assert first["age_ms"] >= 0
+    assert first["last_refusal"]["why"] == "lock n1: u4 waited 8000 ms for u1"
+    assert (second["lock"], second["holder"], second["age_ms"]) == ("n2", None, None)
+    assert second["last_refusal"]["why"].startswith("lock n2: refused u9: ")
+    shown = hami("locks").out
+    for words in ("HELD FOR", "u2, u3", "u4 waited 8000 ms for u1", "refused u9"):
+        assert words in shown
 
 
 # Following, pipes and signals

@@ -226,3 +226,91 @@ async def test_a_cards_memory_is_read_figure_by_figure(cards: NvmlScript, backen
     old, _ = await backend.probe("GPU-b")
     assert old.counters == Counters(remapped=4, remap_pending=True)
     await backend.close()
+
+
+# MIG: what differs from library to library and from right to right.
+
+
+@pytest.fixture
+def cut(cards: NvmlScript) -> NvmlScript:
+    cards.mig(0)
+    cards.cut(0, 1, 14, 0, 2, slices=[2])
+    return cards
+
+
+async def test_an_older_library_that_names_no_profiles_has_them_named_by_size(cut: NvmlScript, backend: NvmlBackend) -> None:
+    cut.fail("nvmlDeviceGetGpuInstanceProfileInfoV", 0, nvml.NOT_SUPPORTED)
+    await backend.open()
+    found = await backend.inventory()
+    names = [profile.name for profile in found.devices[0].mig_profiles]
+    assert names[:5] == ["1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"]
+    assert [(each.profile, each.uuid != "") for each in found.instances] == [("2g.20gb", True)]
+    await backend.close()
+
+
+async def test_without_the_right_to_list_instances_those_with_a_device_are_seen(cut: NvmlScript, backend: NvmlBackend) -> None:
+    cut.fail("nvmlDeviceGetGpuInstances", 0, nvml.NO_PERMISSION)
+    await backend.open()
+    [instance] = (await backend.inventory()).instances
+    assert (instance.profile, instance.memory, instance.whole) == ("2g.20gb", 19968, True)
+    assert instance.uuid
+    await backend.close()
+
+
+async def test_processes_that_cannot_be_listed_count_as_there(cut: NvmlScript, backend: NvmlBackend) -> None:
+    cut.fail("nvmlDeviceGetComputeRunningProcesses", "*", nvml.NO_PERMISSION)
+    await backend.open()
+    [instance] = (await backend.inventory()).instances
+    assert instance.busy
+    assert await backend.enable_mig("GPU-b") != ""
+    await backend.close()
+
+
+async def test_compute_instances_that_share_a_gpu_instance_are_told_from_whole_ones(
+    cards: NvmlScript, backend: NvmlBackend
+) -> None:
+    cards.mig(0)
+    cards.cut(0, 1, 14, 0, 2, slices=[1, 1])
+    cards.cut(0, 2, 9, 4, 4, slices=[3])
+    await backend.open()
+    found = (await backend.inventory()).instances
+    assert [(each.gpu_instance, each.compute_instance, each.whole) for each in found] == [
+        (1, 0, False),
+        (1, 1, False),
+        (2, 0, True),
+    ]
+    assert await backend.drop_compute_instances(found[0]) == ""
+    assert [each.uuid != "" for each in (await backend.inventory()).instances] == [False, True]
+    await backend.close()
+
+
+async def test_an_xid_knows_the_instances_of_its_card_as_they_are_then(cut: NvmlScript, backend: NvmlBackend) -> None:
+    await backend.open()
+    cut.event(0, nvml.XID, 94, instance=(1, 0))
+    [fault] = await backend.wait_faults(5)
+    [instance] = (await backend.inventory()).instances
+    assert [(each.gpu_instance, each.compute_instance, each.uuid) for each in fault.pieces] == [(1, 0, instance.uuid)]
+    cut.event(1, nvml.XID, 94)
+    [other] = await backend.wait_faults(5)
+    assert other.pieces == ()
+    await backend.close()
+
+
+async def test_an_instance_is_probed_with_its_cards_recovery_action(cut: NvmlScript, backend: NvmlBackend) -> None:
+    await backend.open()
+    [instance] = (await backend.inventory()).instances
+    cut.field(0, 230, 1)
+    evidence, faults = await backend.probe(instance.uuid)
+    assert (evidence.probe_passed, evidence.recovery_action, faults) == (True, 1, ())
+    await backend.close()
+
+
+async def test_an_instance_that_goes_while_it_is_listed_is_left_out(cut: NvmlScript, backend: NvmlBackend) -> None:
+    cut.cut(0, 3, 19, 6, 1, slices=[1])
+    for function in ("nvmlDeviceGetMigDeviceHandleByIndex", "nvmlGpuInstanceGetInfo"):
+        cut.fail(function, 0, nvml.NOT_FOUND)
+        await backend.open()
+        assert [each.uuid for each in (await backend.inventory()).instances if each.uuid] == []
+        cut.mend()
+        assert len((await backend.inventory()).instances) == 2
+    await backend.close()

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from hami.domain.allocation import Reservation, shares_of, usage_of
-from hami.domain.device import Device
+from hami.domain.device import Device, MigPlacement, MigProfile
+from hami.domain.units import CorePercent, MiB
 from hami.events.catalog.allocation import AllocationReleased, AllocationReserved, AllocationShrunk
 from hami.events.catalog.governance import QuotaChanged
 from hami.events.log import Draft
@@ -208,3 +210,37 @@ async def test_match_03_forged_annotations_are_refused_before_the_pod_exists(wor
         answer = json.loads((await caller.post("/mutate", review))[1])["response"]
     assert answer["allowed"] is False
     assert "is reserved" in answer["status"]["message"]
+
+
+async def test_mig_01_the_smallest_profile_with_enough_memory(world: World) -> None:
+    """What no profile can hold is refused at filter, before any node hears of it."""
+    case = CASES["mig-01-smallest-profile"]
+    names = {"1s": "1g.5gb", "2s": "2g.10gb", "3s": "3g.20gb"}
+    profiles = tuple(
+        MigProfile(
+            names[each["name"]],
+            MiB(each["mem_mib"]),
+            CorePercent(10),
+            1,
+            tuple(MigPlacement(start, 1) for start in range(each["max"])),
+        )
+        for each in case["given"]["profiles"]
+    )
+    largest = max(each["mem_mib"] for each in case["given"]["profiles"])
+    card = msgspec.structs.replace(a_device(case["given"]["device"], memory=largest), mode="mig", mig_profiles=profiles)
+    await world.add_node("n1", card)
+    async with world.scheduler() as caller:
+        for number, asked in enumerate(case["when"]):
+            made = await world.add_pod(f"p{number}", limits=asking(gpu=1, gpumem=asked["gpumem"]))
+            answer = await caller.filter(made, ["n1"])
+            wanted = case["then"][asked["case"]]
+            if isinstance(wanted, str):
+                [share] = shares_of((await reserved(world, made)).containers)
+                assert share.mig is not None
+                assert share.mig.profile == names[wanted]
+                await world.kube.delete_pod("default", f"p{number}", grace=0)
+                await world.seen(AllocationReleased, number + 1)
+                await world.settled(caller)
+            else:
+                assert answer["FailedNodes"] == {"n1": f"1/1 {wanted['reason']}"}
+                assert len(await world.events(AllocationReserved)) == number

@@ -3,13 +3,16 @@
 import json
 
 from hami.events.catalog.allocation import AllocationBound, AllocationLapsed, AllocationReleased, AllocationReserved
-from hami.events.catalog.governance import PlacementRefused, PolicyChanged
+from hami.events.catalog.device import DeviceCordoned
+from hami.events.catalog.governance import PlacementRefused, PolicyChanged, QuotaChanged
 from hami.events.catalog.node import NodeRegistered
-from hami.kube.kinds import NODES
+from hami.kube.kinds import NAMESPACES, NODES, QUOTAS
+from hami.scheduler import texts
 from hami.vendors.registers import encode_register
 from tests.support.builders import a_device
 from tests.support.objects import node
-from tests.support.scheduler import World
+from tests.support.objects import pod as pod_object
+from tests.support.scheduler import Caller, Obj, World
 from tests.support.waiting import wait_until
 
 WHOLE = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "100", "nvidia.com/gpucores": "100"}
@@ -120,6 +123,35 @@ async def test_a_dry_run_over_whole_nodes_writes_nothing(world: World) -> None:
     assert await world.events(AllocationReserved) == []
 
 
+async def test_a_dry_run_counts_what_runs_on_nodes_that_the_log_knows(world: World) -> None:
+    """HAMi takes every node for empty. A template that nobody registered is; a card that is taken, sick or cordoned is not."""
+    register = encode_register([a_device("GPU-x")])
+    for name in ("taken", "cordoned", "free"):
+        await world.add_node(name)
+    template = node("template") | {"metadata": {"name": "template", "annotations": {"hami.io/node-nvidia-register": register}}}
+    there = {each["metadata"]["name"]: each for each in await world.kube.list(NODES)}
+    holder, pod = await world.add_pod("holder", limits=WHOLE), await world.add_pod("p1", limits=WHOLE)
+
+    async def ask(caller: Caller, made: Obj, *items: Obj) -> tuple[list[str], Obj | None]:
+        _, body = await caller.post("/filter", {"Pod": made, "Nodes": {"items": items}, "NodeNames": None})
+        found = json.loads(body)
+        names = [each["metadata"]["name"] for each in (found["Nodes"] or {"items": []})["items"]]
+        return names, found["FailedNodes"]
+
+    async with world.scheduler() as caller:
+        assert (await caller.filter(holder, ["taken"]))["NodeNames"] == ["taken"]
+        await world.write(DeviceCordoned(device="GPU-cordoned", actor="kim"), node_name="cordoned", subject="GPU-cordoned")
+        await world.settled(caller)
+        failed = {"taken": "1/1 CardInsufficientMemory", "cordoned": "1/1 CardCordoned"}
+        assert await ask(caller, pod, there["taken"], there["cordoned"], there["free"]) == (["free"], failed)
+        assert await ask(caller, pod, there["taken"], there["cordoned"]) == ([], failed)
+        assert await ask(caller, pod, there["taken"], template) == (["template"], {"taken": failed["taken"]})
+        assert (await ask(caller, holder, there["taken"]))[0] == ["taken"], "a pod is not in its own way"
+        anew = {**there["taken"], "metadata": {**there["taken"]["metadata"], "uid": "made-anew"}}
+        assert await ask(caller, pod, anew) == ([], {"taken": "node unregistered"})
+    assert len(await world.events(AllocationReserved)) == 1
+
+
 async def test_placement_scored_names_all_that_fit_and_bind_reserves(world: World) -> None:
     await world.add_node("n1")
     await world.add_node("n2")
@@ -154,6 +186,35 @@ async def test_preemption_keeps_only_nodes_where_the_victims_devices_are_enough(
         assert (status, json.loads(body)) == (200, {"NodeNameToMetaVictims": {"n1": victims}})
         asked["NodeNameToMetaVictims"] = {"n1": nobody}
         assert json.loads((await caller.post("/preempt", asked))[1]) == {"NodeNameToMetaVictims": {}}
+        asked["NodeNameToMetaVictims"] = {"n1": victims}
+        pod["metadata"]["annotations"] = {"hami.io/device-scoring-weights": "slot=much"}
+        assert json.loads((await caller.post("/preempt", asked))[1]) == {"NodeNameToMetaVictims": {}}
+        asked["Pod"] = await world.add_pod("plain", limits={"cpu": "1"})
+        assert json.loads((await caller.post("/preempt", asked))[1]) == {"NodeNameToMetaVictims": {"n1": victims}}
+
+
+async def test_preemption_counts_the_quota_that_its_victims_give_back(world: World) -> None:
+    """Victims of the pod's own namespace make room in its quota; those of another namespace do not."""
+    await world.add_node("n1")
+    asks = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
+    hard = {"limits.nvidia.com/gpumem": "1500"}
+    await world.kube.create(QUOTAS, {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": hard}})
+    victim, urgent = await world.add_pod("victim", limits=asks), await world.add_pod("urgent", limits=asks)
+    await world.kube.create(NAMESPACES, {"metadata": {"name": "other"}})
+    made = pod_object("stranger", namespace="other", limits=asks)
+    made["spec"]["schedulerName"] = "hami-scheduler"
+    stranger = await world.kube.create_pod(made)
+    async with world.scheduler() as caller:
+        await world.seen(QuotaChanged)
+        await world.settled(caller)
+        for made in (victim, stranger):
+            assert (await caller.filter(made, ["n1"]))["NodeNames"] == ["n1"]
+        assert (await caller.filter(urgent, ["n1"]))["FailedNodes"] == {"n1": "1/1 ResourceQuotaNotFit"}
+        for who, kept in ((victim, True), (stranger, False)):
+            victims = {"Pods": [{"UID": who["metadata"]["uid"]}], "NumPDBViolations": 0}
+            asked = {"Pod": urgent, "NodeNameToVictims": None, "NodeNameToMetaVictims": {"n1": victims}}
+            _, body = await caller.post("/preempt", asked)
+            assert json.loads(body) == {"NodeNameToMetaVictims": {"n1": victims} if kept else {}}
 
 
 async def test_metrics_carry_hamis_names_and_ours(world: World) -> None:
@@ -168,6 +229,38 @@ async def test_metrics_carry_hamis_names_and_ours(world: World) -> None:
     assert 'hami_reservations{phase="bound"} 1.0' in text
     assert 'hami_decision_seconds_count{outcome="placed",verb="filter"} 1.0' in text
     assert 'pod="p1"' in text
+
+
+async def test_what_decisions_cost_and_how_far_the_view_is_off_is_measured(world: World) -> None:
+    await world.add_node("n1")
+    bound, held, unfit = [await world.add_pod(name) for name in ("bound", "held", "unfit")]
+    unfit["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = "99999"
+    async with world.scheduler() as caller:
+        for pod in (bound, held, unfit):
+            await caller.filter(pod, ["n1"])
+        assert await caller.bind(bound, "n1") == ""
+        assert await caller.bind(unfit, "n1") == texts.NO_RESERVATION
+        await wait_until(lambda: _metric_at_least(caller, "hami_comparisons_total", 1), "a comparison with the API")
+        expected = {
+            'hami_decision_seconds_count{outcome="placed",verb="filter"}': 2,
+            'hami_decision_seconds_count{outcome="refused",verb="filter"}': 1,
+            'hami_decision_seconds_count{outcome="bound",verb="bind"}': 1,
+            'hami_decision_seconds_count{outcome="error",verb="bind"}': 1,
+            "hami_lock_wait_seconds_count": 1,
+            "hami_placement_refusals_total": 1,
+            "hami_view_drift": 0,
+            'hami_reservations{phase="reserved"}': 1,
+            'hami_reservations{phase="bound"}': 1,
+            'hami_reservations{phase="prepared"}': 0,
+        }
+        assert {series: await caller.metric(series) for series in expected} == expected
+        assert 0 <= await caller.metric("hami_view_staleness_seconds") < 5
+        assert await caller.metric("hami_append_seconds_count") >= 3
+        await world.settled(caller)
+
+
+async def _metric_at_least(caller: Caller, series: str, least: float) -> bool:
+    return await caller.metric(series) >= least
 
 
 async def test_nothing_is_written_to_nodes_and_pods_but_the_binding(world: World) -> None:

@@ -64,6 +64,23 @@ async def test_a_binding_of_unknown_outcome_keeps_the_devices_and_the_next_try_s
 
 
 @pytest.mark.simulated
+async def test_in_placement_scored_a_bound_pod_is_not_reserved_for_again_elsewhere(world: World) -> None:
+    """The first Binding may still land: a bind on another node gets no devices there."""
+    await world.add_node("n1")
+    await world.add_node("n2")
+    pod = await world.add_pod("p1", limits=WHOLE)
+    async with world.scheduler(placement="scored") as caller:
+        assert sorted((await caller.filter(pod, ["n1", "n2"]))["NodeNames"]) == ["n1", "n2"]
+        lost = world.sim.faults.add(Fault(method="POST", path=BINDING, drop=True))
+        assert await caller.bind(pod, "n1") == texts.BIND_UNKNOWN
+        assert await caller.bind(pod, "n2") == texts.NO_RESERVATION
+        world.sim.faults.remove(lost)
+        assert await caller.bind(pod, "n1") == ""
+    assert [each.reservation.node for each in await world.events(AllocationReserved)] == ["n1"]
+    assert await world.events(AllocationLapsed) == []
+
+
+@pytest.mark.simulated
 async def test_a_binding_that_lands_after_the_caller_gave_up_is_a_success_next_time(world: World) -> None:
     await world.add_node("n1")
     pod = await world.add_pod("p1")

@@ -270,3 +270,54 @@ async def test_bodies_of_megabytes_and_thousands_of_names(world: World) -> None:
         status, text = await caller.post("/filter", b"x" * (65 * 2**20))
         assert status == 413
         assert b"over the limit of 67108864 bytes" in text
+
+
+async def test_a_scheduler_that_starts_on_a_full_store_says_why_it_does_not_come_up(world: World) -> None:
+    with running_server(WHEEL) as server:
+        async with Client(server.url, block_s=0.2) as client:
+            await initialise(client)
+            await client.command.call("CONFIG", "SET", "maxmemory", "1")
+            pod = await world.add_pod("p1")
+            async with world.on(client).scheduler(wait_ready=False) as caller:
+
+                async def told() -> bool:
+                    return str((await caller.readyz())[1]["reasons"].get("core")).startswith(texts.WRITES_REFUSED)
+
+                await wait_until(told, "the reason")
+                assert (await caller.readyz())[0] == 503
+                assert await caller.refusal(pod, ["n1"]) == texts.WRITES_REFUSED
+                await client.command.call("CONFIG", "SET", "maxmemory", "0")
+                await wait_until(partial(_ready, caller), "ready", timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    ],
+    ids=["full", "a replica"],
+)
+async def test_a_store_that_answers_and_refuses_writes_is_not_ready_for_decisions(
+    world: World, wrong: tuple[str, ...], right: tuple[str, ...]
+) -> None:
+    with running_server(WHEEL) as server:
+        async with Client(server.url, block_s=0.2) as client:
+            await initialise(client)
+            own = world.on(client)
+            await own.writer.start()
+            await own.add_node("n1")
+            pod = await own.add_pod("p1", limits=WHOLE)
+            async with own.scheduler() as caller:
+                await client.command.call(*wrong)
+
+                async def told() -> bool:
+                    return await caller.readyz() == (503, {"ready": False, "reasons": {"ready": texts.WRITES_REFUSED}})
+
+                await wait_until(told, "not ready, with the reason")
+                assert await caller.refusal(pod, ["n1"]) == texts.WRITES_REFUSED
+                assert await caller.bind(pod, "n1") == texts.WRITES_REFUSED
+                await client.command.call(*right)
+                await wait_until(partial(_ready, caller), "ready again", timeout=20)
+                assert await own.events(AllocationReserved) == []
+                assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]

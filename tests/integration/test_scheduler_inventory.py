@@ -13,7 +13,7 @@ from hami.events.catalog.allocation import (
 from hami.events.catalog.device import DeviceCordoned, DeviceUncordoned
 from hami.events.catalog.governance import QuotaChanged
 from hami.events.catalog.journal import InputRejected
-from hami.events.catalog.node import NodeRemoved
+from hami.events.catalog.node import NodeRegistered, NodeRemoved
 from hami.kube.kinds import NODES, QUOTAS
 from hami.sim.apiserver.faults import Fault
 from tests.integration.test_scheduler import WHOLE
@@ -105,9 +105,13 @@ async def test_a_removed_node_takes_its_devices_along(world: World) -> None:
 
 async def test_a_node_removed_while_no_scheduler_ran_is_noticed_at_start(world: World) -> None:
     await world.add_node("n1")
+    pod = await world.add_pod("p1")
     await world.kube.delete(NODES, "", "n1")
-    async with world.scheduler():
+    async with world.scheduler() as caller:
         await world.seen(NodeRemoved)
+        await world.settled(caller)
+        assert (await caller.filter(pod, ["n1"]))["FailedNodes"] == {"n1": "node unregistered"}
+    assert len(await world.events(NodeRemoved)) == 1
 
 
 async def test_the_cordon_annotation_moves_cordons_and_only_when_it_changes(world: World) -> None:
@@ -125,6 +129,30 @@ async def test_the_cordon_annotation_moves_cordons_and_only_when_it_changes(worl
         await world.settled(caller)
         await _placed(caller, pod)
     assert len(await world.events(DeviceCordoned)) == 1
+
+
+async def test_a_cordon_annotation_taken_off_while_no_scheduler_ran_is_undone_at_start(world: World) -> None:
+    """Also for a card that is away just then; an operator's own cordon stays."""
+    await world.add_node("n1", a_device("GPU-a"), a_device("GPU-b"), a_device("GPU-c"))
+    await world.kube.patch_node("n1", {"metadata": {"annotations": {"hami.io/device-cordon": "GPU-a,GPU-b"}}})
+    await world.write(DeviceCordoned(device="GPU-c", actor="kim", reason="fan"), node_name="n1", subject="GPU-c")
+    async with world.scheduler():
+        await world.seen(DeviceCordoned, 3)
+    await world.write(NodeRegistered(vendor="NVIDIA", devices=(a_device("GPU-a"), a_device("GPU-c"))), node_name="n1")
+    await world.kube.patch_node("n1", {"metadata": {"annotations": {"hami.io/device-cordon": None}}})
+    pod = await world.add_pod("p1", limits={"nvidia.com/gpu": "2"})
+    async with world.scheduler() as caller:
+        assert [each.device for each in await world.seen(DeviceUncordoned, 2)] == ["GPU-a", "GPU-b"]
+        await world.settled(caller)
+        reasons = (await caller.filter(pod, ["n1"]))["FailedNodes"]["n1"]
+        assert "1/2 CardCordoned" in reasons
+        every = (a_device("GPU-a"), a_device("GPU-b"), a_device("GPU-c"))
+        await world.write(NodeRegistered(vendor="NVIDIA", devices=every), node_name="n1")
+        await world.settled(caller)
+        assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
+    async with world.scheduler():
+        assert len(await world.events(DeviceCordoned)) == 3
+    assert len(await world.events(DeviceUncordoned)) == 2
 
 
 async def test_a_quota_that_kubernetes_does_not_enforce_is_enforced_here(world: World) -> None:

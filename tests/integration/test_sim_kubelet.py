@@ -252,10 +252,14 @@ async def test_an_annotation_edited_later_counts_at_the_next_start(
 async def test_a_finished_pod_frees_its_devices(kubelet: SimKubelet, plugin: ScriptedPlugin, api: InMemoryApi) -> None:
     api.create(pod("short", container(gpus=10)), node="node-1")
     await phase(api, "short", "Running")
+    api.create(pod("early", container(gpus=1)), node="node-1")
+    assert (await phase(api, "early", "Failed"))["reason"] == "UnexpectedAdmissionError"
     kubelet.run_of("short").finish()
     await phase(api, "short", "Succeeded")
-    api.create(pod("next", container(gpus=10)), node="node-1")
+    made = api.create(pod("next", container(gpus=10)), node="node-1")
     await phase(api, "next", "Running")
+    [ids] = held(kubelet, made["metadata"]["uid"]).values()
+    assert len(set(ids)) == 10
 
 
 async def test_a_second_plugin_replaces_the_first_silently(

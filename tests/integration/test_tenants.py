@@ -14,6 +14,7 @@ import pytest
 import trustme
 
 from hami.config import RedisSettings, SchedulerSettings
+from hami.events.catalog.allocation import AllocationReserved
 from hami.events.catalog.journal import Corrected
 from hami.events.redis.client import Client
 from hami.kube.client import KubeClient
@@ -200,6 +201,29 @@ async def test_a_pod_kept_from_the_webhook_cannot_write_itself_an_allocation(tow
     assert (await town.caller.filter(first, ["n1"]))["NodeNames"] == ["n1"]
     second = await town.create("p2", limits={"nvidia.com/gpu": "1"})
     assert not (await town.caller.filter(second, ["n1"]))["NodeNames"]
+
+
+async def test_a_pod_that_placed_itself_and_wrote_its_own_allocation_is_given_nothing(town: Town) -> None:
+    """It asks, it opted out of the webhook, it named its node: what it writes of itself is no allocation, now or later."""
+    labels, limits = {webhooks.IGNORE_LABEL: "ignore"}, {"nvidia.com/gpu": "1"}
+    forged = {"hami.io/vgpu-devices-allocated": "GPU-n1,NVIDIA,40960,100:;", "hami.io/vgpu-node": "n1"}
+    await town.create("p0", labels=labels, annotations=forged, limits=limits, more={"nodeName": "n1"})
+    told, *_ = await town.world.seen(Corrected)
+    assert (told.what, told.api_said) == (
+        "pod default/p0",
+        "annotations of an allocation on a pod that opted out of the webhook",
+    )
+    await town.create("late", labels=labels, limits=limits, more={"nodeName": "n1"})
+    await town.tenant.patch_pod("default", "late", {"metadata": {"annotations": forged}})
+
+    async def heard() -> bool:
+        return "pod default/late" in {each.what for each in await town.world.events(Corrected)}
+
+    await wait_until(heard, "the late annotation to be looked at")
+    await town.world.settled(town.caller)
+    assert await town.world.events(AllocationReserved) == []
+    whole = await town.create("p1", limits=limits)
+    assert (await town.caller.filter(whole, ["n1"]))["NodeNames"] == ["n1"]
 
 
 async def test_a_namespace_that_hami_leaves_alone_needs_no_hami(town: Town) -> None:

@@ -44,6 +44,7 @@ from hami.scheduler.metrics import Metrics
 from hami.scheduler.notes import Notes
 from hami.scheduler.reaper import Reaper
 from hami.scheduler.scored import Remembered
+from hami.scheduler.writes import Writes
 from hami.vendors.config import DeviceConfig
 from hami.vendors.registry import vendors_of
 from hami.web.health import Readiness
@@ -254,6 +255,7 @@ class Scheduler:
             clock=self.clock,
             api=Api(cluster, self.fuse),
             readiness=Readiness(),
+            writes=Writes(mine.locks, name),
             notes=Notes(self.loop_writer, metrics),
             told=EventsOut(lambda *_: anyio.lowlevel.checkpoint(), metrics),
             metrics=metrics,

@@ -21,7 +21,7 @@ from hami.events.memory import MemoryLeases, MemoryStore
 from hami.events.outbox import OutboxState
 from hami.nodeagent.announce import NodeObject
 from hami.nodeagent.app import Agent, AgentTiming, run_agent
-from hami.nodeagent.backends.base import DeviceBackend
+from hami.nodeagent.backends.base import MigBackend
 from hami.nodeagent.health import HealthTiming
 from hami.nodeagent.kubelet import LinkTiming
 from hami.sim.kubelet.api import InMemoryApi
@@ -108,7 +108,7 @@ class World(msgspec.Struct):
     """One agent and what it can be seen by. `publisher` and `store` outlive the agent, as `folder` does."""
 
     folder: Path
-    backend: DeviceBackend
+    backend: MigBackend
     publisher: RecordingPublisher
     store: MemoryStore
     agent: Agent
@@ -129,7 +129,7 @@ def settings_for(folder: Path) -> AgentSettings:
 @asynccontextmanager
 async def agent_on(
     folder: Path,
-    backend: DeviceBackend,
+    backend: MigBackend,
     *,
     store: MemoryStore | StoreAway | None = None,
     boot_id: str = "boot-1",

@@ -21,6 +21,7 @@ from hami.scheduler.decide.policies import SchedulingPolicy
 from hami.scheduler.events_out import EventsOut
 from hami.scheduler.metrics import Metrics
 from hami.scheduler.notes import Notes
+from hami.scheduler.writes import Writes
 from hami.vendors.config import DeviceConfig
 from hami.vendors.registry import vendors_of
 from hami.web.health import Readiness
@@ -63,6 +64,7 @@ async def a_core(time: ManualClock, *, name: str = "scheduler-a", **settings: An
         clock=clock,
         api=NoCluster(),
         readiness=Readiness(),
+        writes=Writes(store.locks, writer.producer),
         notes=Notes(loop_writer, metrics),
         told=EventsOut(lambda *_: anyio.lowlevel.checkpoint(), metrics),
         metrics=metrics,

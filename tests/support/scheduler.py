@@ -179,6 +179,7 @@ class World:
         redis_url: str = "",
         durability: str = "dev",
         authority: str = "",
+        command_timeout_s: float = 0.5,
         **given: Any,
     ) -> AsyncIterator[Caller]:
         """A running scheduler; the block begins when it is ready, or with `wait_ready=False` when it listens.
@@ -188,7 +189,9 @@ class World:
         urls: list[str] = []
         ready: list[str] = []
         where = redis_url or self.redis.url
-        redis = RedisSettings(url=where, durability=durability, block_s=0.2, command_timeout_s=0.5, connect_timeout_s=0.5)
+        redis = RedisSettings(
+            url=where, durability=durability, block_s=0.2, command_timeout_s=command_timeout_s, connect_timeout_s=0.5
+        )
         trust = ssl.create_default_context(cadata=authority) if authority else True
         connector = aiohttp.TCPConnector(ssl=trust)
         async with anyio.create_task_group() as tasks, aiohttp.ClientSession(connector=connector) as http:

@@ -188,11 +188,83 @@ def test_a_quota_is_asked_before_the_pod_exists() -> None:
     assert mutate(typed(simple({"gpu": "2", "gpumem": "2k"})), SETTINGS, snapshot) == Denied(403, "exceeding resource quota")
 
 
+@pytest.mark.parametrize(
+    ("init", "restart", "fits"),
+    [("3k", "", True), ("5k", "", True), ("6k", "", False), ("3k", "Always", True), ("4k", "Always", False)],
+    ids=["smaller init", "init at the limit", "init beyond it", "sidecar beside the app", "sidecar and app beyond it"],
+)
+def test_a_quota_at_admission_counts_init_containers_at_their_peak_and_sidecars_beside_the_apps(
+    init: str, restart: str, fits: bool
+) -> None:
+    quota = {"team": NamespaceQuota((QuotaLimit("nvidia.com/gpumem", 5000),))}
+    raw = simple({"gpu": "1", "gpumem": "2k"})
+    asks = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": init}}
+    raw["spec"]["initContainers"] = [{"name": "init", "resources": asks} | ({"restartPolicy": restart} if restart else {})]
+    answer = mutate(typed(raw), SETTINGS, ClusterSnapshot(quotas=quota))
+    assert isinstance(answer, Admitted) if fits else answer == Denied(403, "exceeding resource quota")
+
+
+def test_a_quota_counts_in_the_resources_unit_times_its_factor() -> None:
+    settings = AdmissionSettings(vendors=vendors_of(DeviceConfig(nvidia=NvidiaConfig(memory_factor=1024))))
+    quota = {"team": NamespaceQuota((QuotaLimit("nvidia.com/gpumem", 3),))}
+    snapshot = ClusterSnapshot(quotas=quota, quota_used={"team": {"NVIDIA": (1024, 0)}})
+    assert isinstance(mutate(typed(simple({"gpu": "1", "gpumem": "2"})), settings, snapshot), Admitted)
+    assert isinstance(mutate(typed(simple({"gpu": "1", "gpumem": "2Gi"})), settings, snapshot), Admitted)
+    for amount in ("3", "3Gi"):
+        asked = simple({"gpu": "1", "gpumem": amount})
+        assert mutate(typed(asked), settings, snapshot) == Denied(403, "exceeding resource quota")
+
+
+@pytest.mark.parametrize(
+    ("limits", "cores"),
+    [
+        ({"gpu": "1"}, "100"),
+        ({"gpu": "1", "gpumem-percentage": "100"}, "100"),
+        ({"gpu": "1", "gpumem-percentage": "99"}, None),
+        ({"gpu": "1", "gpumem": "1000"}, None),
+        ({"gpu": "1", "gpumem": "16Gi"}, None),
+        ({"gpu": "1", "gpucores": "30"}, "30"),
+        ({"gpucores": "30"}, "30"),
+    ],
+)
+def test_a_card_is_taken_whole_where_nothing_says_that_it_is_shared(limits: dict[str, str], cores: str | None) -> None:
+    found = admitted(simple(limits))["spec"]["containers"][0]["resources"]["limits"]
+    assert (found.get("nvidia.com/gpucores"), found["nvidia.com/gpu"]) == (cores, "1")
+
+
+def test_priority_and_core_policy_become_environment() -> None:
+    """The priority also of a container without devices, the policy of every container: as in HAMi."""
+    forced = AdmissionSettings(vendors=vendors_of(DeviceConfig(nvidia=NvidiaConfig(gpu_core_policy="force"))))
+    raw = simple({"gpu": "1", "gpumem": "1k", "priority": "1"})
+    raw["spec"]["containers"].append({"name": "side", "resources": {"limits": {"nvidia.com/priority": "0"}}})
+    env = [
+        {each["name"]: each["value"] for each in container["env"] if "value" in each}
+        for container in admitted(raw, forced)["spec"]["containers"]
+    ]
+    policy = {"GPU_CORE_UTILIZATION_POLICY": "force"}
+    assert env == [
+        policy | {"CUDA_TASK_PRIORITY": "1"},
+        policy | {"CUDA_TASK_PRIORITY": "0", "NVIDIA_VISIBLE_DEVICES": "void"},
+    ]
+
+
 def test_containers_without_devices_are_told_so_when_configured() -> None:
     settings = AdmissionSettings(vendors=vendors_of(DeviceConfig(nvidia=NvidiaConfig(overwrite_env=True))))
     pod = admitted(simple(), settings)
     assert pod["spec"]["containers"][0]["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
     assert "labels" not in pod["metadata"]
+
+
+def test_a_container_that_asks_for_instances_by_their_own_resource_is_left_to_the_plugin() -> None:
+    """A variable of the pod would overrule what the plugin says."""
+    settings = AdmissionSettings(vendors=vendors_of(DeviceConfig(nvidia=NvidiaConfig(overwrite_env=True))))
+    alone = simple({"mig-1g.10gb": "1"})
+    assert "env" not in admitted(alone, settings)["spec"]["containers"][0]
+    beside = simple({"gpu": "1"})
+    beside["spec"]["containers"].append({**simple({"mig-1g.10gb": "1"})["spec"]["containers"][0], "name": "beside"})
+    assert "env" not in admitted(beside)["spec"]["containers"][1]
+    beside["spec"]["containers"][1]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    assert isinstance(mutate(typed(beside), SETTINGS, EMPTY), Denied)
 
 
 def test_a_runtime_class_is_set_once() -> None:

@@ -162,7 +162,8 @@ def parsed(arguments: list[str]) -> click.Context:
 
 @pytest.mark.parametrize("name", OURS)
 def test_the_command_of_a_service_exists_and_takes_these_options(name: str) -> None:
-    parsed(SERVICES[name]["command"])
+    found = parsed(SERVICES[name]["command"])
+    assert (found.command.callback is not None, found.args) == (True, [])
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -6,7 +6,7 @@ from hami.domain.allocation import Allocation, Phase
 from hami.domain.cluster import NamespaceQuota, QuotaLimit
 from hami.domain.device import DeviceUsage
 from hami.domain.request import ContainerKind
-from hami.events.catalog.device import MigInstanceCreated, MigInstanceDestroyed
+from hami.events.catalog.device import MigApplyFailed, MigInstanceCreated, MigInstanceDestroyed
 from hami.events.catalog.governance import QuotaChanged
 from hami.events.catalog.node import NodeLost
 from hami.events.catalog.union import Event
@@ -216,6 +216,18 @@ def test_mig_slices_are_in_use_while_an_allocation_holds_them() -> None:
     after(a_released(pod), MigInstanceDestroyed(device="GPU-a", instance=made), onto=state)
     assert list(state.nodes["n1"].devices[0].mig_in_use) == [a_mig_slice("1g.5gb", 5, 1)]
     assert used(state) == DeviceUsage(1, 4864, 14)
+
+
+def test_why_a_node_cannot_make_an_instance_stands_with_the_allocation_until_it_can() -> None:
+    planned, made = a_mig_slice("1g.5gb", 4, 1), a_mig_slice("1g.5gb", 4, 1, "MIG-1")
+    pod = a_reservation("r1", a_container(a_share("GPU-a", 4864, 14, mig=planned)))
+    failed = MigApplyFailed(device="GPU-a", instance=planned, error="Insufficient Resources", reservation="r1")
+    state = after(NODE, a_reserved(pod), failed)
+    assert state.allocations["r1"].trouble == "Insufficient Resources"
+    after(MigApplyFailed(device="GPU-a", instance=planned, error="no", reservation="r2"), onto=state)
+    assert "r2" not in state.allocations
+    after(MigInstanceCreated(device="GPU-a", instance=made, reservation="r1"), onto=state)
+    assert state.allocations["r1"].trouble == ""
 
 
 def test_a_slice_shared_by_init_and_app_container_is_in_use_once() -> None:

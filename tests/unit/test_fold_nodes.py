@@ -12,6 +12,7 @@ from hami.events.catalog.device import (
     FaultObserved,
     HealthWatchPaused,
     HealthWatchResumed,
+    MigInstanceDestroyed,
 )
 from hami.events.catalog.journal import Corrected
 from hami.events.catalog.node import NodeBack, NodeLost, NodeRegistered, NodeRemoved
@@ -19,7 +20,7 @@ from hami.events.catalog.union import Event
 from hami.events.log import Undecodable, Unknown
 from hami.projections.folds.cluster import apply, new_cluster
 from hami.projections.folds.state import ClusterState
-from tests.support.builders import a_device, a_node_registered, a_reservation, a_reserved, records_of
+from tests.support.builders import a_device, a_mig_slice, a_node_registered, a_reservation, a_reserved, records_of
 
 
 def after(*events: Event | Unknown | Undecodable, onto: ClusterState | None = None) -> ClusterState:
@@ -309,3 +310,13 @@ def test_a_plugins_next_word_ends_unknown_health() -> None:
     state = after(through_the_door("DCU-0"), health("DCU-0", Health.UNKNOWN, "silent"))
     assert device(state, "DCU-0").health is Health.UNKNOWN
     assert device(after(through_the_door("DCU-0"), onto=state), "DCU-0").health is Health.HEALTHY
+
+
+def test_what_is_known_against_an_instance_goes_with_it() -> None:
+    """The next one may get its name."""
+    state = after(a_node_registered(a_device("GPU-a")), health("MIG-1", Health.UNHEALTHY))
+    assert set(state.marks["n1"]) == {"MIG-1"}
+    after(MigInstanceDestroyed(device="GPU-a", instance=a_mig_slice("1g.5gb", 4, 1, "MIG-2")), onto=state)
+    assert set(state.marks["n1"]) == {"MIG-1"}
+    after(MigInstanceDestroyed(device="GPU-a", instance=a_mig_slice("1g.5gb", 4, 1, "MIG-1")), onto=state)
+    assert state.marks == {}

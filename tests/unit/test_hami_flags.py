@@ -37,6 +37,34 @@ def test_a_bad_device_configuration_ends_the_start_with_the_path_of_the_field(ba
     assert ran.err.strip() == "hami: device-config: nvidia.defaultMemory: 'lots': Expected `int`, got `str`"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--http-bind", "everywhere"], "scheduler.http_bind: 'everywhere': needs host:port"),
+        (["--http-bind", "127.0.0.1:0", "--metrics-bind", "192.0.2.1:1"], "scheduler.metrics_bind: '192.0.2.1:1': "),
+        (
+            ["--http-bind", "127.0.0.1:0", "--cert-file", "/absent.crt"],
+            "scheduler.key_file: '': certificate and key go together",
+        ),
+        (
+            ["--http-bind", "127.0.0.1:0", "--cert-file", "/absent.crt", "--key-file", "/absent.key"],
+            "scheduler.cert_file, scheduler.key_file: '/absent.crt, /absent.key': ",
+        ),
+        (["--node-policy", "pack"], "scheduler.node_policy (from --node-policy): 'pack'"),
+        (["--bind-wait-s", "0"], "scheduler.bind_wait_s (from --bind-wait-s): '0'"),
+        (["--device-config-file", "/absent.yaml"], "scheduler.device_config: '/absent.yaml': No such file"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_ends_the_start_by_its_name(tmp_path: Path, arguments: list[str], said: str) -> None:
+    kubeconfig = tmp_path / "config"
+    cluster = "{name: c, cluster: {server: 'http://127.0.0.1:1'}}"
+    context = "{name: x, context: {cluster: c, user: u}}"
+    lines = ["apiVersion: v1", "kind: Config", "current-context: x", f"clusters: [{cluster}]", f"contexts: [{context}]"]
+    kubeconfig.write_text("\n".join([*lines, "users: [{name: u, user: {}}]", ""]))
+    ran = scheduler("--kubeconfig", str(kubeconfig), *arguments)
+    assert (ran.code, ran.err.startswith("hami: " + said)) == (Exit.USAGE, True), ran.err
+
+
 @pytest.mark.parametrize(("key", "where", "value"), [("[1]", "resourceCountName", "[1]"), ("{}", "migProfileAllowlist", "{}")])
 def test_the_path_and_the_value_are_those_of_the_field(hami: Hami, tmp_path: Path, key: str, where: str, value: str) -> None:
     file = tmp_path / "device-config.yaml"

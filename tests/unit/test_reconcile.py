@@ -145,6 +145,13 @@ def test_a_pod_that_asks_for_nothing_was_given_nothing() -> None:
     assert "asks for no device" in event.api_said
 
 
+def test_a_pod_that_opted_out_of_the_webhook_is_not_believed() -> None:
+    forged = pod(node="n1", unguarded=True, annotations={"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,40960,0:;"})
+    [event] = run(None, forged)
+    assert isinstance(event, Corrected)
+    assert "opted out of the webhook" in event.api_said
+
+
 def test_the_id_of_another_pods_reservation_is_not_believed() -> None:
     held = allocation(Phase.RESERVED)
     written = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1,0:;", "hami.io/reservation": "r"}

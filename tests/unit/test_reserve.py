@@ -96,7 +96,7 @@ def test_a_reservation_names_owner_node_and_deadline() -> None:
         name="p",
         containers=(ContainerRequest(name="main", kind=ContainerKind.APP, requests=asked),),
     )
-    placement = Placement("n1", 4.5, CONTAINERS, 3, dict)
+    placement = Placement("n1", 4.5, CONTAINERS, 3, dict, lambda _: [])
     found = reservation(
         placement,
         request,

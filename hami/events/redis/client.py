@@ -16,7 +16,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from hami.config import without_password
-from hami.domain.errors import InvalidInput, StoreUnavailable, StoreUnsafe
+from hami.domain.errors import InvalidInput, StoreRefuses, StoreUnavailable, StoreUnsafe
 from hami.events.redis.keys import Keys
 
 Arg = str | bytes | int | float
@@ -44,7 +44,7 @@ def translated(doing: str) -> Iterator[None]:
             raise StoreUnsafe(f"{doing}: the store lacks our functions: run `hami init`") from error
         if text.startswith(_UNSAFE_PREFIXES):
             raise StoreUnsafe(f"{doing}: {text}") from error
-        raise StoreUnavailable(f"{doing}: {text}") from error
+        raise StoreRefuses(f"{doing}: {text}") from error
     except redis_errors.RedisError as error:
         raise StoreUnavailable(f"{doing}: {error}") from error
 

@@ -74,7 +74,7 @@ class Keys:
             KeyKind(self.feed("*"), "stream", True, "append", "what the log says to one node"),
             KeyKind(self.bell, "stream", False, "agents", "wakes the ingester"),
             KeyKind(self.lease("*"), "string", True, "agents, single jobs", "liveness"),
-            KeyKind(self.lock("*"), "string", True, "lock functions", "token, state and owner of a held lock"),
+            KeyKind(self.lock("*"), "string", True, "lock functions", "token, state, time and owner of a held lock"),
             KeyKind(self.queue("*"), "list", True, "lock functions", "waiters of a lock, oldest first"),
             KeyKind(self.wake_prefix("*") + "*", "list", True, "lock functions", "wakes one waiter"),
             KeyKind(self.locks, "hash", False, "lock functions", "lock -> last token and holder"),

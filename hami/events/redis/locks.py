@@ -90,5 +90,5 @@ class RedisLocks:
 def _state(lock: str, reply: list[Any]) -> LockState | None:
     if reply[0] != b"STATE":
         return None
-    _, holder, token, ttl, waiters = reply
-    return LockState(lock, text(holder), int(token), int(ttl), tuple(text(each) for each in waiters))
+    _, holder, token, ttl, waiters, age = reply
+    return LockState(lock, text(holder), int(token), int(ttl), tuple(text(each) for each in waiters), int(age))

@@ -4,8 +4,9 @@ from typing import Protocol
 
 import msgspec
 
-from hami.domain.device import Device
+from hami.domain.device import Device, MigPlacement
 from hami.nodeagent.decide.faults import Evidence, Fault
+from hami.nodeagent.decide.mig import Failed, Instance
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,12 +14,16 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
     `unavailable` maps a card (uuid, or `index N` when it would not say) to why it could not be described;
     `unmonitored` maps uuids to why no fault of theirs will be heard. Order is the library's (PCI order).
+
+    A card that can do MIG says so in its attribute `mig`: `disabled`, `pending` (a change of mode waits for a reset) or
+    `enabled`; then it lists its profiles, and what is cut out of it stands in `instances`.
     """
 
     devices: tuple[Device, ...] = ()
     unavailable: dict[str, str] = msgspec.field(default_factory=dict)
     unmonitored: dict[str, str] = msgspec.field(default_factory=dict)
     driver: str = ""
+    instances: tuple[Instance, ...] = ()
 
 
 class DeviceBackend(Protocol):
@@ -55,4 +60,32 @@ class DeviceBackend(Protocol):
 
     async def close(self) -> None:
         """Let go of the library. Closing what is not open does nothing."""
+        ...
+
+
+class MigBackend(DeviceBackend, Protocol):
+    """Devices that can be cut by MIG. The cuts are made one step at a time, so that a caller can undo what a later step spoils.
+
+    Contract: as above; whatever is wrong with a card, a profile or an instance is a `Failed`, or a text that says why.
+    A card must be in MIG mode for all but `enable_mig`.
+    """
+
+    async def enable_mig(self, card: str) -> str:
+        """Put an idle card into MIG mode. A card on which a process runs, or may run, is refused."""
+        ...
+
+    async def make_gpu_instance(self, card: str, profile: str, placement: MigPlacement) -> Instance | Failed:
+        """Exactly there, or not at all. The instance has no compute instance yet."""
+        ...
+
+    async def make_compute_instance(self, instance: Instance) -> Instance | Failed:
+        """One that has the whole GPU instance to itself. The answer carries its uuid."""
+        ...
+
+    async def drop_compute_instances(self, instance: Instance) -> str:
+        """All that the GPU instance has. None there is success."""
+        ...
+
+    async def drop_gpu_instance(self, instance: Instance) -> str:
+        """Refused while it has compute instances. One that is not there is success."""
         ...

@@ -11,14 +11,16 @@ import anyio
 import msgspec
 import pynvml
 
-from hami.domain.device import Device
+from hami.domain.device import Device, MigPlacement
 from hami.domain.errors import DeviceUnavailable
 from hami.domain.units import CorePercent, MiB, Slots
+from hami.nodeagent.backends import nvml_mig as mig
 from hami.nodeagent.backends.base import Inventory
 from hami.nodeagent.backends.library import preload
 from hami.nodeagent.backends.memory import counters_of
 from hami.nodeagent.backends.thread import LibraryThread
-from hami.nodeagent.decide.faults import Evidence, Fault, FaultKind
+from hami.nodeagent.decide.faults import Evidence, Fault, FaultKind, Piece
+from hami.nodeagent.decide.mig import INSTANCE, Failed, Instance
 from hami.nodeagent.decide.topology import SWITCH, pair_score
 
 T = TypeVar("T")
@@ -100,6 +102,21 @@ class NvmlBackend:
     async def probe(self, uuid: str) -> tuple[Evidence, tuple[Fault, ...]]:
         return await self._call(lambda: self._probe(uuid))
 
+    async def enable_mig(self, card: str) -> str:
+        return await self._on_card(card, mig.enable, str)
+
+    async def make_gpu_instance(self, card: str, profile: str, placement: MigPlacement) -> Instance | Failed:
+        return await self._on_card(card, lambda handle: mig.make_gpu_instance(handle, card, profile, placement), Failed)
+
+    async def make_compute_instance(self, instance: Instance) -> Instance | Failed:
+        return await self._on_card(instance.card, lambda handle: mig.make_compute_instance(handle, instance), Failed)
+
+    async def drop_compute_instances(self, instance: Instance) -> str:
+        return await self._on_card(instance.card, lambda handle: mig.drop_compute_instances(handle, instance), str)
+
+    async def drop_gpu_instance(self, instance: Instance) -> str:
+        return await self._on_card(instance.card, lambda handle: mig.drop_gpu_instance(handle, instance), str)
+
     async def close(self) -> None:
         if self._open:
             self._open = False
@@ -107,6 +124,19 @@ class NvmlBackend:
                 await self._call(self._shutdown)
             finally:
                 self._thread.stop()
+
+    async def _on_card(self, card: str, step: Callable[[Any], T], sorry: Callable[[str], T]) -> T:
+        """A step on one card; what is wrong with the card is the step's own answer."""
+
+        def run() -> T:
+            try:
+                return step(pynvml.nvmlDeviceGetHandleByUUID(card))
+            except pynvml.NVMLError as error:
+                if error.value in _LIBRARY_GONE:
+                    raise
+                return sorry(str(error))
+
+        return await self._call(run)
 
     async def _call(self, function: Callable[[], T]) -> T:
         try:
@@ -160,12 +190,16 @@ class NvmlBackend:
 
     def _inventory(self) -> Inventory:
         devices: list[Device] = []
+        instances: list[Instance] = []
         unavailable: dict[str, str] = {}
         for index in range(pynvml.nvmlDeviceGetCount()):
             name = self._known[index] if index < len(self._known) else f"index {index}"
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                devices.append(_describe(handle, index))
+                device = _describe(handle, index)
+                devices.append(device)
+                if device.attributes.get("mig") == "enabled":
+                    instances.extend(mig.instances_of(handle, device.uuid))
             except pynvml.NVMLError as error:
                 if error.value in _LIBRARY_GONE:
                     raise
@@ -180,7 +214,11 @@ class NvmlBackend:
                 self._listen_to_late(device.uuid)
         unmonitored = {uuid: why for uuid, why in self._unmonitored.items() if uuid in seen}
         return Inventory(
-            devices=tuple(devices), unavailable=unavailable, unmonitored=unmonitored, driver=pynvml.nvmlSystemGetDriverVersion()
+            devices=tuple(devices),
+            unavailable=unavailable,
+            unmonitored=unmonitored,
+            driver=pynvml.nvmlSystemGetDriverVersion(),
+            instances=tuple(instances),
         )
 
     def _with_pairs(self, devices: list[Device]) -> list[Device]:
@@ -214,6 +252,7 @@ class NvmlBackend:
             recovery_action=_recovery_action(event.device),
             gpu_instance=_instance(event.gpuInstanceId),
             compute_instance=_instance(event.computeInstanceId),
+            pieces=_pieces(event.device),
         )
         return (fault,)
 
@@ -240,21 +279,28 @@ class NvmlBackend:
         self._known = known if len(known) >= len(self._known) else self._known
 
     def _probe(self, uuid: str) -> tuple[Evidence, tuple[Fault, ...]]:
-        """What a card answers of itself. No kernel is run on it: that needs a context on the device."""
+        """What a card answers of itself. No kernel is run on it: that needs a context on the device.
+
+        A MIG instance shares its card's recovery action, which is evidence about it; what the driver asks for is asked once.
+        One that is not there has been destroyed: nothing is known of it, and nothing is wrong.
+        """
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             pynvml.nvmlDeviceGetUUID(handle)
         except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND and uuid.startswith(INSTANCE):
+                return Evidence(), ()
             return Evidence(probe_passed=False), (_state_fault(uuid, error),)
         try:
             pynvml.nvmlDeviceGetMemoryInfo(handle)
         except pynvml.NVMLError as error:
             if error.value not in _ABSENT:
                 return Evidence(probe_passed=False), (_state_fault(uuid, error),)
-        action = _recovery_action(handle)
+        parent = mig.parent_of(handle)
+        action = _recovery_action(handle if parent is None else parent)
         faults: tuple[Fault, ...] = ()
-        if action not in {None, 0}:
-            faults = (Fault(uuid=uuid, kind=FaultKind.RECOVERY_ACTION, recovery_action=action),)
+        if action not in {None, 0} and parent is None:
+            faults = (Fault(uuid=uuid, kind=FaultKind.RECOVERY_ACTION, recovery_action=action, pieces=_pieces(handle)),)
         counters = counters_of(handle)
         evidence = Evidence(probe_passed=True, recovery_action=action, memory_clean=counters.clean, counters=counters)
         return evidence, faults
@@ -274,8 +320,8 @@ def _describe(handle: Any, index: int) -> Device:
     uuid = pynvml.nvmlDeviceGetUUID(handle)
     name = pynvml.nvmlDeviceGetName(handle)
     memory = _or_none(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
-    mig = _or_none(lambda: pynvml.nvmlDeviceGetMigMode(handle))
-    attributes = _attributes(handle, mig_enabled=bool(mig and mig[0]))
+    mode = mig.mode_of(handle)
+    attributes = _attributes(handle, mode)
     return Device(
         uuid=uuid,
         vendor="NVIDIA",
@@ -286,6 +332,7 @@ def _describe(handle: Any, index: int) -> Device:
         index=index,
         numa=_numa(handle, attributes.get("pci", "")),
         attributes=attributes,
+        mig_profiles=mig.profiles_of(handle) if mode == "enabled" else (),
     )
 
 
@@ -300,7 +347,7 @@ def _numa(handle: Any, bus_id: str) -> int:
         return -1
 
 
-def _attributes(handle: Any, *, mig_enabled: bool) -> dict[str, str]:
+def _attributes(handle: Any, mode: str) -> dict[str, str]:
     pci = _or_none(lambda: pynvml.nvmlDeviceGetPciInfo(handle))
     minor = _or_none(lambda: pynvml.nvmlDeviceGetMinorNumber(handle))
     cuda = _or_none(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle))
@@ -308,7 +355,7 @@ def _attributes(handle: Any, *, mig_enabled: bool) -> dict[str, str]:
         "pci": None if pci is None else _bus_id(pci.busId),
         "minor": None if minor is None else str(minor),
         "cuda": None if cuda is None else f"{cuda[0]}.{cuda[1]}",
-        "mig": "enabled" if mig_enabled else None,
+        "mig": mode or None,
     }
     return {key: value for key, value in found.items() if value is not None}
 
@@ -357,6 +404,13 @@ def _recovery_action(handle: Any) -> int | None:
     if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
         return None
     return int(values[0].value.uiVal)
+
+
+def _pieces(handle: Any) -> tuple[Piece, ...]:
+    """Asked for at the very report: an instance may be gone, and its ids another's, a moment later."""
+    if mig.mode_of(handle) != "enabled":
+        return ()
+    return tuple(Piece(*each) for each in mig.children_of(handle))
 
 
 def _state_fault(uuid: str, error: Any) -> Fault:

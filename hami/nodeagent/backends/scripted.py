@@ -1,7 +1,8 @@
 """Simulated devices told by files, so that another process can act on them: the demo's and docker compose's agents.
 
 `<file>` holds `{"devices": [...]}` in domain terms; lines appended to `<file>.faults` act at once, one JSON object each:
-`{"uuid": "GPU-a", "xid": 79}`, `{"uuid": "GPU-a", "lose": true}` or `{"uuid": "GPU-a", "restore": true}`.
+`{"uuid": "GPU-a", "xid": 79}`, `{"uuid": "GPU-a", "lose": true}` or `{"uuid": "GPU-a", "restore": true}`. What is cut by MIG
+is kept in `<file>.mig`, as a real card keeps it over the agent's restarts.
 """
 
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 from hami.domain.device import Device
 from hami.domain.errors import InvalidInput
 from hami.nodeagent.backends.simulated import SimulatedBackend
+from hami.nodeagent.backends.simulated_mig import SimulatedMig
 from hami.telemetry import get_logger
 
 log = get_logger("simulated")
@@ -29,6 +31,8 @@ class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     xid: int | None = None
     lose: bool = False
     restore: bool = False
+    hold: str = ""
+    """A step of cutting that does not return from now on (see SimulatedMig.hold)."""
 
 
 def load_script(path: Path) -> tuple[Device, ...]:
@@ -45,7 +49,7 @@ class ScriptedBackend(SimulatedBackend):
     """A simulated backend and the file it listens to: `follow` runs beside the agent."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(load_script(path))
+        super().__init__(load_script(path), mig=SimulatedMig(file=path.with_name(path.name + ".mig")))
         self._faults = path.with_name(path.name + ".faults")
 
     async def follow(self) -> None:
@@ -66,7 +70,10 @@ class ScriptedBackend(SimulatedBackend):
         except msgspec.DecodeError as error:
             log.warning("line not understood", line=line[:200], error=str(error))
             return
-        if act.lose:
+        if act.hold:
+            self.mig.hold(act.hold)
+            log.info("a step hangs from now on", step=act.hold)
+        elif act.lose:
             self.lose(act.uuid)
         elif act.restore:
             self.restore(act.uuid)

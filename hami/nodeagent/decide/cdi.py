@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from hami.domain.device import Device
-from hami.nodeagent.decide.listing import CONTROL_NODES, IMEX_FOLDER, ListSettings
+from hami.nodeagent.decide.listing import CONTROL_NODES, IMEX_FOLDER, ListSettings, card_of
 
 VERSION: Final = "0.5.0"
 EXTRA_NODES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -27,9 +27,10 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 def specifications(devices: Sequence[Device], settings: ListSettings, found: Found, *, hook: str) -> dict[str, dict[str, Any]]:
     """File name -> document, for each kind that has a device. A card without a known node of its own is left out."""
-    gpus = [(_name(device, settings), f"/dev/nvidia{device.attributes.get('minor', '')}") for device in devices]
+    gpus = [card_of(device, by_index=settings.by_index) for device in devices]
+    present = [card for card in gpus if card.nodes and found.nodes.issuperset(card.nodes)]
     kinds: dict[str, list[dict[str, Any]]] = {
-        "gpu": [_device(name, (node,), settings) for name, node in gpus if node in found.nodes],
+        "gpu": [_device(card.name, card.nodes, settings) for card in present],
         "imex-channel": [
             _device(str(channel), (f"{IMEX_FOLDER}/channel{channel}",), settings)
             for channel in settings.imex
@@ -40,7 +41,8 @@ def specifications(devices: Sequence[Device], settings: ListSettings, found: Fou
         nodes = sorted(node for node in found.nodes if node.startswith(EXTRA_NODES[extra]))
         kinds[extra] = [_device("all", nodes, settings)] if nodes else []
     if len(kinds["gpu"]) > 1:
-        kinds["gpu"].append(_device("all", [node for _, node in gpus if node in found.nodes], settings))
+        nodes = [*dict.fromkeys(node for card in present for node in card.nodes)]
+        kinds["gpu"].append(_device("all", nodes, settings))
     vendor = settings.cdi_vendor
     return {
         f"{vendor}-{kind}.json": {
@@ -52,10 +54,6 @@ def specifications(devices: Sequence[Device], settings: ListSettings, found: Fou
         for kind, entries in kinds.items()
         if entries
     }
-
-
-def _name(device: Device, settings: ListSettings) -> str:
-    return str(device.index) if settings.by_index else device.uuid
 
 
 def _device(name: str, nodes: Sequence[str], settings: ListSettings) -> dict[str, Any]:

@@ -88,6 +88,14 @@ class XidRule(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Seen again after a reset: the reset did not help, and the next one will not either."""
 
 
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """A MIG instance of a card, at the moment of a report: the ids are used again for later ones."""
+
+    gpu_instance: int
+    compute_instance: int
+    uuid: str
+
+
 class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One report of a backend. An empty `uuid` means that the source did not say which card."""
 
@@ -101,6 +109,8 @@ class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     detail: str = ""
     workloads: tuple[str, ...] = ()
     """Who held the card at the time, as far as this node knows."""
+    pieces: tuple[Piece, ...] = ()
+    """The instances of a card in MIG mode."""
 
 
 class Burst(msgspec.Struct, frozen=True, gc=False):

@@ -119,6 +119,12 @@ def reaches_linked(fault: Fault, policy: HealthPolicy) -> bool:
     return scope is Scope.LINK and severity is not Severity.OBSERVED
 
 
+def weight(fault: Fault, policy: HealthPolicy) -> tuple[Severity, Scope]:
+    """How bad a report is by itself, and for whom."""
+    severity, scope, _, _ = _verdict(fault, policy)
+    return severity, scope
+
+
 def hangs_library(card: CardHealth) -> bool:
     """Whether a library that does not answer any more is this card's doing."""
     return any(fault.kind is FaultKind.XID and fault.code in HANGS_LIBRARY for fault in card.faults)

@@ -16,7 +16,9 @@ from typing import Final
 import msgspec
 
 from hami.domain.cluster import Delivery, Visible
+from hami.domain.device import Device
 from hami.nodeagent.decide.container import VISIBLE, ContainerEdits, DeviceNode, Mount
+from hami.nodeagent.decide.pieces import CAPS, CARD
 
 MOUNTED_LIST: Final = "/var/run/nvidia-container-devices"
 CDI_VENDOR: Final = "k8s.device-plugin.nvidia.com"
@@ -69,10 +71,26 @@ class ListSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Card(msgspec.Struct, frozen=True, gc=False):
-    """A device as a container is told of it: by `name`, with the node of its own (empty = none known)."""
+    """A device as a container is told of it: by `name`, with the node of its own (empty = none known).
+
+    A MIG instance has its card's node, and `caps` that open the instance.
+    """
 
     name: str
     node: str = ""
+    caps: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return (self.node, *self.caps) if self.node else self.caps
+
+
+def card_of(device: Device, *, by_index: bool) -> Card:
+    """A MIG instance has no index of its own."""
+    minor = device.attributes.get("minor", "")
+    caps = tuple(each for each in device.attributes.get(CAPS, "").split(",") if each)
+    name = str(device.index) if by_index and CARD not in device.attributes else device.uuid
+    return Card(name, f"/dev/nvidia{minor}" if minor else "", caps)
 
 
 def listing_edits(
@@ -120,7 +138,7 @@ def _mounts(names: Sequence[str], settings: ListSettings) -> tuple[Mount, ...]:
 
 
 def _nodes(cards: Sequence[Card], settings: ListSettings, present: frozenset[str]) -> tuple[DeviceNode, ...]:
-    own = (card.node for card in cards if card.node)
+    own = (node for card in cards for node in card.nodes)
     imex = (f"{IMEX_FOLDER}/channel{channel}" for channel in settings.imex)
     wanted = dict.fromkeys((*CONTROL_NODES, *own, *imex))
     return tuple(DeviceNode(path, f"{settings.dev_root.rstrip('/')}{path}") for path in wanted if path in present)

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from hami.domain.allocation import Allocation, ContainerShares, Phase, PodOwner, Reservation, notes_of, usage_of
+from hami.domain.allocation import Allocation, Phase, PodOwner, Reservation, notes_of, usage_of, with_instance
 from hami.domain.device import DeviceUsage, MigSlice
 from hami.domain.errors import IllegalTransition
 from hami.domain.request import ContainerKind
@@ -28,7 +28,7 @@ from hami.events.catalog.allocation import (
     AllocationReserved,
     AllocationShrunk,
 )
-from hami.events.catalog.device import MigInstanceCreated
+from hami.events.catalog.device import MigApplyFailed, MigInstanceCreated
 from hami.projections.folds.quotas import charge, give_back
 from hami.projections.folds.state import ClusterState, Held, Holding
 
@@ -45,11 +45,19 @@ def realised(state: ClusterState, event: MigInstanceCreated, node: str) -> None:
     old = state.allocations.get(event.reservation)
     if old is None or _foreign(state, old, event, node):
         return
-    containers = tuple(_with_instance(each, event) for each in old.reservation.containers)
-    new = replace(old, reservation=replace(old.reservation, containers=containers))
+    containers = tuple(with_instance(each, event.device, event.instance) for each in old.reservation.containers)
+    new = replace(old, reservation=replace(old.reservation, containers=containers), trouble="")
     state.allocations[new.id] = new
     _give_back(state, old)
     _take(state, new)
+
+
+def not_realised(state: ClusterState, event: MigApplyFailed, node: str) -> None:
+    """The node cannot make the instance that a reservation asked for."""
+    old = state.allocations.get(event.reservation)
+    if old is None or _foreign(state, old, event, node):
+        return
+    state.allocations[old.id] = replace(old, trouble=event.error or "no reason given")
 
 
 def reserved(state: ClusterState, event: AllocationReserved) -> None:
@@ -84,7 +92,9 @@ def prepared(state: ClusterState, event: AllocationPrepared, node: str) -> None:
         state.allocations[old.id] = _settled(replace(old, prepared=old.prepared | {event.container}))
 
 
-def _foreign(state: ClusterState, held: Allocation, event: AllocationPrepared | MigInstanceCreated, node: str) -> bool:
+def _foreign(
+    state: ClusterState, held: Allocation, event: AllocationPrepared | MigInstanceCreated | MigApplyFailed, node: str
+) -> bool:
     if held.reservation.node == node:
         return False
     state.report("other_node", f"{node} says {event.TYPE} of allocation {held.id}, which is on {held.reservation.node}")
@@ -220,19 +230,6 @@ def _without(held: tuple[_T, ...], gone: tuple[_T, ...]) -> tuple[_T, ...]:
     for each in gone:
         left.remove(each)
     return tuple(left)
-
-
-def _with_instance(container: ContainerShares, event: MigInstanceCreated) -> ContainerShares:
-    wanted = event.instance
-    shares = tuple(
-        replace(share, mig=wanted)
-        if share.uuid == event.device
-        and share.mig is not None
-        and (share.mig.profile, share.mig.placement) == (wanted.profile, wanted.placement)
-        else share
-        for share in container.shares
-    )
-    return container if shares == container.shares else replace(container, shares=shares)
 
 
 def _entity(reservation: Reservation) -> str:

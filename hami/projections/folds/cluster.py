@@ -129,6 +129,10 @@ def _apply(state: ClusterState, event: Event, node: str, epoch: int) -> None:  #
             nodes.apply_watch(state, event, node)
         case MigInstanceCreated():
             allocations.realised(state, event, node)
+        case MigApplyFailed():
+            allocations.not_realised(state, event, node)
+        case MigInstanceDestroyed():
+            nodes.forget_mark(state, event.instance.uuid, node)
         case QuotaChanged():
             quotas.changed(state, event)
         case PolicyChanged():
@@ -141,8 +145,6 @@ def _apply(state: ClusterState, event: Event, node: str, epoch: int) -> None:  #
         case (
             FaultObserved()
             | DeviceClearRequested()
-            | MigInstanceDestroyed()
-            | MigApplyFailed()
             | HandshakeRequested()
             | HandshakeReported()
             | HandshakeExpired()

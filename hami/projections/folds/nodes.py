@@ -62,7 +62,7 @@ def apply_mark(state: ClusterState, event: DeviceMark, name: str) -> None:
             reason = "" if event.now is Health.HEALTHY else event.reason
             _mark(state, name, event.device, health=event.now, reason=reason)
         case DeviceCordoned():
-            _mark(state, name, event.device, cordoned=True)
+            _mark(state, name, event.device, cordoned=True, by=event.actor)
         case DeviceUncordoned():
             _mark(state, name, event.device, cordoned=False)
         case _:
@@ -71,6 +71,12 @@ def apply_mark(state: ClusterState, event: DeviceMark, name: str) -> None:
 
 def apply_watch(state: ClusterState, event: HealthWatchPaused | HealthWatchResumed, name: str) -> None:
     _change(state, name, health_paused_by=event.holder if isinstance(event, HealthWatchPaused) else "")
+
+
+def forget_mark(state: ClusterState, uuid: str, name: str) -> None:
+    """A MIG instance is gone for good: a later one with its name is another one."""
+    if uuid in state.marks.get(name, {}):
+        _keep(state, name, uuid, _CLEAN)
 
 
 def quarantine(state: ClusterState, event: Undecodable, name: str) -> None:
@@ -154,7 +160,7 @@ def _removed(state: ClusterState, event: NodeRemoved, name: str) -> None:
 
 def _set_aside(state: ClusterState, name: str, devices: tuple[DeviceState, ...] | list[DeviceState]) -> None:
     for each in devices:
-        _keep(state, name, each.device.uuid, Mark(each.health, each.health_reason, each.cordoned))
+        _keep(state, name, each.device.uuid, Mark(each.health, each.health_reason, each.cordoned, each.cordoned_by))
 
 
 def _keep(state: ClusterState, name: str, uuid: str, mark: Mark) -> None:
@@ -181,6 +187,7 @@ def _arrived(state: ClusterState, name: str, device: Device) -> DeviceState:
         health=health,
         health_reason=reason,
         cordoned=mark.cordoned,
+        cordoned_by=mark.cordoned_by,
         used=held.used,
         mig_in_use=held.mig,
         notes=held.notes,
@@ -195,6 +202,7 @@ def _mark(
     health: Health | None = None,
     reason: str = "",
     cordoned: bool | None = None,
+    by: str = "",
 ) -> None:
     node = state.nodes.get(name)
     at = -1 if node is None else next((i for i, each in enumerate(node.devices) if each.device.uuid == uuid), -1)
@@ -203,14 +211,14 @@ def _mark(
         if health is not None:
             known = replace(known, health=health, reason=reason)
         if cordoned is not None:
-            known = replace(known, cordoned=cordoned)
+            known = replace(known, cordoned=cordoned, cordoned_by=by)
         _keep(state, name, uuid, known)
         return
     device = node.devices[at]
     if health is not None:
         device = replace(device, health=health, health_reason=reason)
     if cordoned is not None:
-        device = replace(device, cordoned=cordoned)
+        device = replace(device, cordoned=cordoned, cordoned_by=by)
     state.nodes[name] = replace(node, devices=(*node.devices[:at], device, *node.devices[at + 1 :]))
     state.touched[name] = None
 

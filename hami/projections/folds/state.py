@@ -46,6 +46,7 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
     health: Health = Health.HEALTHY
     reason: str = ""
     cordoned: bool = False
+    cordoned_by: str = ""
 
 
 class Oddity(msgspec.Struct, frozen=True, gc=False):
@@ -154,6 +155,7 @@ def with_held(each: DeviceState, held: Held) -> DeviceState:
         health=each.health,
         health_reason=each.health_reason,
         cordoned=each.cordoned,
+        cordoned_by=each.cordoned_by,
         used=held.used,
         mig_in_use=held.mig,
         notes=held.notes,

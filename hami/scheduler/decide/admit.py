@@ -215,10 +215,15 @@ def _identity_env(each: _Changed, asked: ContainerRequest, vendors: Sequence[Ven
 
 
 def _no_device_env(each: _Changed) -> tuple[EnvVar, ...] | Denied:
-    """A container that asks for nothing beside one that asks: it sees no device, whatever its image or ConfigMaps say."""
+    """A container that asks for nothing beside one that asks: it sees no device, whatever its image or ConfigMaps say.
+
+    One that asks for MIG instances by their own resource is told by the plugin, which a variable of the pod would overrule.
+    """
     for env in each.container.env or ():
         if identity.is_identity_env(env.name) and not shows_nothing(env):
             return Denied(403, f"{each.place}: environment {env.name} is not for containers that ask for no device")
+    if identity.takes_instances(each.container):
+        return ()
     return () if _says_so(each.container, each.env) else (_BLIND,)
 
 

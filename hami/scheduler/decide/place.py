@@ -3,7 +3,7 @@
 `place` asks the planes and lets `fit` judge; `place_exactly` judges every candidate. Both give the same answer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,11 +39,17 @@ class Placement:
     containers: tuple[ContainerShares, ...]
     fitting: int
     explain: Callable[[], dict[str, str]]
+    ranking: Callable[[int], list[tuple[str, float]]]
 
     @property
     def failed(self) -> dict[str, str]:
         """Why the other candidates do not fit; worked out when asked for, so ask before the next event is applied."""
         return self.explain()
+
+    def ranked(self, most: int) -> list[tuple[str, float]]:
+        """The chosen node and those that come next, as far as known, the chosen one last. Ask as early as for `failed`."""
+        others = [each for each in self.ranking(most) if each[0] != self.node][: most - 1]
+        return [*reversed(others), (self.node, self.score)]
 
 
 class Unschedulable(msgspec.Struct, frozen=True):
@@ -90,7 +96,7 @@ def place(
         reasons = search.reasons()
         return Unschedulable(reasons, reason_counts(reasons))
     name, score, fit = won
-    return Placement(name, score, fit.containers, search.fitting, search.reasons)
+    return Placement(name, score, fit.containers, search.fitting, search.reasons, search.ranking)
 
 
 class _Search:
@@ -113,6 +119,7 @@ class _Search:
         asked = planes.mask_of(candidates)
         self.open = asked & self.entry.mask
         self.own_fit: Fit | None = None
+        self.full_scores: dict[str, float] = {}
         if self.own is not None and (row := planes.rows.get(self.own.name)) is not None:
             if asked[row] and isinstance(verdict := judge(self.own, self.asked), Fit):
                 self.own_fit = verdict
@@ -139,6 +146,7 @@ class _Search:
             found[self.own.name] = (full_score(self.own, self.own_fit, self.asked), self.own_fit)
         if not found:
             return None
+        self.full_scores = {name: score for name, (score, _) in found.items()}
         pick = min if self.policy.spreads_nodes else max
         best = pick(score for score, _ in found.values())
         name = min(name for name, (score, _) in found.items() if score == best)
@@ -185,6 +193,20 @@ class _Search:
             return self.own.name < name
         return own < score if self.policy.spreads_nodes else own > score
 
+    def ranking(self, most: int) -> list[tuple[str, float]]:
+        """The best candidates that may fit, best first, equal ones by name."""
+        if self.full_scores:
+            return ranked(self.full_scores, most, least_first=self.policy.spreads_nodes)
+        rows = np.flatnonzero(self.open)
+        scores = self.planes.score[rows]
+        if len(rows) > most:
+            kept = np.argpartition(scores if self.policy.spreads_nodes else -scores, most - 1)[:most]
+            rows, scores = rows[kept], scores[kept]
+        found = {self.planes.names[row]: score for row, score in zip(rows.tolist(), scores.tolist(), strict=True)}
+        if self.own is not None and self.own_fit is not None:
+            found[self.own.name] = node_score(self.own.devices)
+        return ranked(found, most, least_first=self.policy.spreads_nodes)
+
     def reasons(self) -> dict[str, str]:
         """Why the candidates that cannot fit do not; those that may fit are judged only if they come up."""
         names = np.asarray(self.candidates, np.object_) if self.candidates else np.zeros(0, np.object_)
@@ -226,7 +248,20 @@ def place_exactly(
         return Unschedulable(failed, reason_counts(failed))
     best = (min if policy.spreads_nodes else max)(scores.values())
     winner = min(name for name, score in scores.items() if score == best)
-    return Placement(winner, best, fits[winner], len(scores), lambda: failed)
+    return Placement(
+        winner,
+        best,
+        fits[winner],
+        len(scores),
+        lambda: failed,
+        lambda most: ranked(scores, most, least_first=policy.spreads_nodes),
+    )
+
+
+def ranked(scores: Mapping[str, float], most: int, *, least_first: bool) -> list[tuple[str, float]]:
+    """Best first, equal ones by name."""
+    sign = 1 if least_first else -1
+    return sorted(scores.items(), key=lambda each: (sign * each[1], each[0]))[:most]
 
 
 def score_all(

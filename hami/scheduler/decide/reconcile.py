@@ -46,6 +46,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     `asks`: its containers ask for devices. Only then can the annotations of an allocation be anything but forged.
     `bind_phase`: as its annotation has it. `waiting`: positions of containers that a plugin has yet to serve by its to-allocate
     annotations, None where there is nothing to tell. `admitted`: its kubelet runs it, so that its devices were given out.
+    `unguarded`: it opted out of the webhook, and no label of ours says that it was admitted all the same.
     """
 
     uid: str
@@ -56,6 +57,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     init_done: bool = False
     containers: tuple[tuple[str, ContainerKind], ...] = ()
     asks: bool = True
+    unguarded: bool = False
     annotations: Mapping[str, str] = {}
     bind_phase: str = ""
     waiting: tuple[int, ...] | None = None
@@ -126,8 +128,8 @@ def _shrinks(reservation: Reservation) -> bool:
 def _adopt(pod: PodFacts, vendors: Sequence[Vendor], now_ms: int, taken: Container[str]) -> list[Action]:
     """A running pod that carries an allocation we do not know: from before a wipe, or placed by HAMi itself.
 
-    Its annotations may be a tenant's own, where he kept the pod away from the webhook: what they say is checked, and an id that
-    is another pod's is not believed.
+    Its annotations may be a tenant's own, where he kept the pod away from the webhook: a pod that says so itself is not
+    believed, what the others say is checked, and an id that is another pod's is not taken over.
     """
     try:
         containers = adopted_containers(pod, vendors)
@@ -137,8 +139,9 @@ def _adopt(pod: PodFacts, vendors: Sequence[Vendor], now_ms: int, taken: Contain
         return []
     if pod.bind_phase == "failed" and not pod.admitted:
         return []  # no plugin will serve it any more
-    if not pod.asks:
-        why = "annotations of an allocation on a pod that asks for no device"
+    if not pod.asks or pod.unguarded:
+        who = "opted out of the webhook" if pod.asks else "asks for no device"
+        why = f"annotations of an allocation on a pod that {who}"
         return [Corrected(what=f"pod {pod.namespace}/{pod.name}", fold_said="no allocation", api_said=why)]
     carried = pod.annotations.get(identity.RESERVATION, "")
     reservation = Reservation(

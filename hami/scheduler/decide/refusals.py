@@ -30,6 +30,18 @@ def still_stands(reservation: Reservation, node: NodeState | None) -> bool:
     return all(share.uuid in fit for share in shares_of(reservation.containers))
 
 
+def nodes_by_word(failed: Mapping[str, str]) -> dict[str, list[str]]:
+    """Word -> the nodes where cards failed for it, by name. Words that stand for a whole node are not among them."""
+    found: dict[str, list[str]] = {}
+    words = {
+        text: {item.rpartition(" ")[2] for item in text.split(", ")} for text in set(failed.values()) if text[:1].isdigit()
+    }
+    for node in sorted(failed):
+        for word in words.get(failed[node], ()):
+            found.setdefault(word, []).append(node)
+    return dict(sorted(found.items()))
+
+
 def reason_counts(failed: Mapping[str, str]) -> dict[str, int]:
     """On how many nodes each word stands: `3/4 CardInsufficientMemory` counts its node once."""
     counts: Counter[str] = Counter()

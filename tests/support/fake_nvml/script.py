@@ -3,12 +3,24 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 SOURCE = Path(__file__).parent / "fake_nvml.c"
 
 XID, ECC_DOUBLE_BIT, RETIREMENT_FAILURE, POISON_FATAL, UNAVAILABLE, ACTION = 0x8, 0x2, 0x800, 0x2000, 0x4000, 0x8000
 NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 3, 4, 15, 16, 999
+
+NOT_FOUND, IN_USE, INSUFFICIENT_RESOURCES = 6, 19, 23
+A100 = """\
+0 19 1 7 14 9728 1 0,1,2,3,4,5,6 1g.10gb
+1 14 2 3 28 19968 2 0,2,4 2g.20gb
+2 9 3 2 42 40192 4 0,4 3g.40gb
+3 5 4 1 56 40192 4 0 4g.40gb
+4 0 7 1 98 81152 8 0 7g.80gb
+7 20 1 1 14 9728 1 0,1,2,3,4,5,6 1g.10gb+me
+"""
+"""Slot, id, slices, how many, processors, memory, size, places, name: as the cards list them."""
 
 
 def compiler() -> list[str]:
@@ -67,6 +79,23 @@ class NvmlScript:
 
     def link(self, card: int, link: int, remote: str, *, switch: bool = False) -> None:
         self._add("links", f"{card} {link} {remote} {2 if switch else 0}")
+
+    def mig(self, *cards: int) -> None:
+        """These cards are in MIG mode; all of them can be cut as an A100 of 80 GB."""
+        (self.folder / "mig").write_text("".join(f"{card} 1 1\n" for card in cards))
+        (self.folder / "profiles").write_text(A100)
+
+    def needs_reset(self, card: int) -> None:
+        self._add("reset", f"{card}")
+
+    def cut(self, card: int, instance: int, profile: int, start: int, size: int, *, slices: Sequence[int] = ()) -> None:
+        """An instance made by hand, with a compute instance for each number of slices."""
+        self._add("cuts", f"G {card} {instance} {profile} {start} {size}")
+        for number, each in enumerate(slices):
+            self._add("cuts", f"C {card} {instance} {number} {each}")
+
+    def busy(self, uuid: str) -> None:
+        self._add("busy", uuid)
 
     def types(self, card: int, mask: int) -> None:
         self._add("types", f"{card} {mask}")

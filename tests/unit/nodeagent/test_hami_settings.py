@@ -12,7 +12,7 @@ from hami.config import AgentSettings
 from hami.domain.errors import InvalidInput
 from hami.nodeagent.hamifiles import with_hami_files
 from hami.nodeagent.hamivars import HAMI, from_variables, with_hami_variables
-from hami.nodeagent.settings import listing_settings
+from hami.nodeagent.settings import listing_settings, node_config_of
 
 SECTION = """
 nvidia:
@@ -43,7 +43,7 @@ def parsed(*arguments: str, env: dict[str, str] | None = None) -> tuple[AgentSet
         ({"ENABLE_TOPOLOGY_SCORE": "true"}, "topology_annotation", True),
         ({"HOOK_PATH": "/opt"}, "hook_path", "/opt"),
         ({"HOOK_PATH": "/opt", "HAMI_AGENT_HOOK_PATH": "/ours"}, "hook_path", "/ours"),
-        ({"MIG_STRATEGY": "none"}, "mode", "hami-core"),
+        ({"MIG_STRATEGY": "mixed"}, "mig_strategy", "mixed"),
     ],
 )
 def test_a_variable_of_hami_sets_our_field_and_ours_wins(variables: dict[str, str], field: str, value: object) -> None:
@@ -63,7 +63,7 @@ def test_what_has_no_effect_in_hami_is_named_and_has_none(variable: str) -> None
 @pytest.mark.parametrize(
     ("variables", "field"),
     [
-        ({"MIG_STRATEGY": "mixed"}, "MIG_STRATEGY"),
+        ({"MIG_STRATEGY": "double"}, "agent.mig_strategy"),
         ({"DEVICE_DISCOVERY_STRATEGY": "tegra"}, "DEVICE_DISCOVERY_STRATEGY"),
         ({"KUBELET_SOCKET": ""}, "KUBELET_SOCKET"),
         ({"PASS_DEVICE_SPECS": "perhaps"}, "agent.pass_device_specs"),
@@ -120,6 +120,14 @@ def with_files(folder: Path, section: str = "", entries: Any = None, **given: An
     return with_hami_files(settings, dict.fromkeys((*files, *given), "flag"))
 
 
+def test_mode_and_profiles_of_mig_come_from_hamis_files(tmp_path: Path) -> None:
+    allowed = "{models: [A100, A30], profiles: [1g.10gb, 2g.20gb]}, {models: [H100], profiles: [1g.10gb]}"
+    section = f"nvidia: {{migProfileAllowlist: [{allowed}]}}"
+    settings = with_files(tmp_path, section, [{"name": "n1", "operatingmode": "mig"}])
+    assert (settings.mode, settings.mig_profiles) == ("mig", "A100|A30=1g.10gb,2g.20gb;H100=1g.10gb")
+    assert [len(rule.profiles) for rule in node_config_of(settings).mig_profiles] == [2, 1]
+
+
 def test_the_clusters_section_fills_what_is_set_nowhere_else(tmp_path: Path) -> None:
     settings = with_files(tmp_path, SECTION, split_count=7)
     assert (settings.split_count, settings.memory_scaling, settings.library_log_level) == (7, 1.5, "3")
@@ -154,7 +162,7 @@ def test_a_node_file_that_nobody_named_may_be_missing(tmp_path: Path) -> None:
         ("", "{", "text"),
         ("", [{"name": "n1", "devicesplitcount": "many"}], "$.nodeconfig[0].devicesplitcount"),
         ("", [{"name": "n1"}, {"name": "n1", "devicesplitcount": 0}], "nodeconfig[1].devicesplitcount"),
-        ("", [{"name": "n1", "operatingmode": "mig"}], "nodeconfig[0].operatingmode"),
+        ("", [{"name": "n1", "operatingmode": "passthrough"}], "nodeconfig[0].operatingmode"),
         ("", [{"devicesplitcount": 1}], "$.nodeconfig[0]"),
     ],
 )

@@ -5,6 +5,7 @@ import msgspec
 from hami.domain.device import Health
 from hami.domain.units import MiB
 from hami.nodeagent.backends.simulated import simulated_cards
+from hami.nodeagent.backends.simulated_mig import A100_80GB
 from hami.nodeagent.decide.register import NodeConfig, device_set, differs
 
 CARDS = simulated_cards(3)
@@ -17,7 +18,8 @@ def test_cards_are_split_and_scaled() -> None:
 
 
 def test_a_mig_card_is_not_scaled() -> None:
-    [first, *_] = device_set(CARDS, NodeConfig(mode="mig", memory_scaling=2.0, core_scaling=2.0), {}).devices
+    cards = [msgspec.structs.replace(card, attributes={"mig": "enabled"}, mig_profiles=A100_80GB) for card in CARDS]
+    [first, *_] = device_set(cards, NodeConfig(mode="mig", memory_scaling=2.0, core_scaling=2.0), {}).devices
     assert (first.memory, first.cores) == (81920, 100)
 
 

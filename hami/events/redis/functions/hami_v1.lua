@@ -5,7 +5,7 @@ Every write that must be one step. The library's name carries its version: chang
 Replies are arrays; the first item is a word in capitals. All checks come before the first write, since nothing is rolled back.
 Numbers that leave this file go through `whole`: Lua would print large ones with an exponent.
 
-Lock value: <token>:<h|g>:<owner>. `h` is held; `g` is granted to a waiter that has not confirmed yet, for CONFIRM_MS at most,
+Lock value: <token>:<h|g>:<since ms>:<owner>. `since` is when this holder got it. `h` is held; `g` is granted to a waiter that has not confirmed yet, for CONFIRM_MS at most,
 so that a dead waiter costs that long and no more. The `locks` hash keeps <token>:<owner> of the last holder (owner empty once it
 let go), so that tokens never fall, and a lock that ran out can be told from one that was let go.
 Queue entry: <deadline ms>:<owner>, oldest first.
@@ -35,8 +35,8 @@ end
 
 local function lock_value(text)
   if not text then return nil end
-  local token, state, owner = string.match(text, '^(%d+):(%a):(.*)$')
-  return {token = tonumber(token), state = state, owner = owner}
+  local token, state, since, owner = string.match(text, '^(%d+):(%a):(%d+):(.*)$')
+  return {token = tonumber(token), state = state, since = tonumber(since), owner = owner}
 end
 
 --[[ append
@@ -173,11 +173,16 @@ local function last_holder(keys, name)
   return tonumber(token), owner
 end
 
-local function give(keys, name, owner, state, ttl_ms)
+local function write_lock(keys, held, ttl_ms)
+  local value = whole(held.token) .. ':' .. held.state .. ':' .. whole(held.since) .. ':' .. held.owner
+  redis.call('SET', keys[1], value, 'PX', ttl_ms)
+end
+
+local function give(keys, name, owner, state, ttl_ms, now)
   local token, before = last_holder(keys, name)
   token = token + 1
   redis.call('HSET', keys[3], name, whole(token) .. ':' .. owner)
-  redis.call('SET', keys[1], whole(token) .. ':' .. state .. ':' .. owner, 'PX', ttl_ms)
+  write_lock(keys, {token = token, state = state, since = now, owner = owner}, ttl_ms)
   return token, before
 end
 
@@ -214,7 +219,7 @@ local function hand_over(keys, argv, now)
   local head = redis.call('LPOP', keys[2])
   if not head then return false end
   local _, owner = waiter_of(head)
-  give(keys, argv[1], owner, 'g', CONFIRM_MS)
+  give(keys, argv[1], owner, 'g', CONFIRM_MS, now)
   local wake = argv[2] .. owner
   redis.call('RPUSH', wake, '1')
   redis.call('PEXPIRE', wake, CONFIRM_MS)
@@ -253,7 +258,8 @@ local function lock_acquire(keys, argv)
   local held = lock_value(redis.call('GET', keys[1]))
   if held and held.owner == owner then
     if held.state == 'g' then redis.call('DEL', argv[2] .. owner) end
-    redis.call('SET', keys[1], whole(held.token) .. ':h:' .. owner, 'PX', ttl)
+    held.state = 'h'
+    write_lock(keys, held, ttl)
     leave_queue(keys, owner)
     return {'HELD', whole(held.token), ''}
   end
@@ -263,7 +269,7 @@ local function lock_acquire(keys, argv)
     local _, first = waiter_of(head or '0:')
     if not head or first == owner then
       leave_queue(keys, owner)
-      local token, before = give(keys, argv[1], owner, 'h', ttl)
+      local token, before = give(keys, argv[1], owner, 'h', ttl, now)
       return {'HELD', whole(token), before}
     end
     hand_over(keys, argv, now)
@@ -282,7 +288,8 @@ end
 local function lock_renew(keys, argv)
   local held = lock_value(redis.call('GET', keys[1]))
   if not held or held.owner ~= argv[3] or held.token ~= tonumber(argv[4]) then return {'STALE'} end
-  redis.call('SET', keys[1], whole(held.token) .. ':h:' .. held.owner, 'PX', argv[5])
+  held.state = 'h'
+  write_lock(keys, held, argv[5])
   return {'RENEWED'}
 end
 
@@ -322,7 +329,7 @@ local function lock_evict(keys, argv)
   return {'RELEASED'}
 end
 
--- ARGV: name. STATE holder token ttl waiters | FREE
+-- ARGV: name. STATE holder token ttl waiters age | FREE
 local function lock_state(keys, argv)
   local now = now_ms()
   local held = lock_value(redis.call('GET', keys[1]))
@@ -333,7 +340,8 @@ local function lock_state(keys, argv)
   end
   if not held and #waiters == 0 then return {'FREE'} end
   local token = last_holder(keys, argv[1])
-  return {'STATE', held and held.owner or '', whole(token), whole(held and redis.call('PTTL', keys[1]) or 0), waiters}
+  local ttl, age = held and redis.call('PTTL', keys[1]) or 0, held and math.max(0, now - held.since) or 0
+  return {'STATE', held and held.owner or '', whole(token), whole(ttl), waiters, whole(age)}
 end
 
 -- KEYS: inbox, dead letters. ARGV: entry, node, envelope, why
