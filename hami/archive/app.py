@@ -23,7 +23,7 @@ from hami.archive.metrics import Metrics
 from hami.archive.sealer import Bounds, Sealer
 from hami.archive.trimmer import Trimmer
 from hami.config import ArchiveSettings, RedisSettings
-from hami.domain.errors import InvalidInput, StoreUnavailable
+from hami.domain.errors import InvalidInput, StoreRefuses, StoreUnavailable
 from hami.events.archive.folder import ArchiveFolder
 from hami.events.jobs import OneOf
 from hami.events.redis.client import Client
@@ -105,19 +105,27 @@ class Core:
             self._metrics.active.set(0)
             return False
         self._metrics.active.set(1)
-        # 2. The first time: where to go on.
-        if not self._begun:
-            await self._writer.start()
-            await self.sealer.begin()
-            self._begun = True
-        # 3. Seal.
-        await self.sealer.once()
-        # 4. Trim, now and then.
+        # 2. Seal. A full store does not take the word that a segment is sealed; trimming is what it needs.
+        refused = await self._seal()
+        # 3. Trim, now and then.
         if self._settings.trim and anyio.current_time() >= self._trim_at:
             await self.trimmer.once(self.sealer.archived)
             await self.forgetter.once(await self._store.log.now())
             self._trim_at = anyio.current_time() + self._settings.trim_s
+        if refused is not None:
+            raise refused
         return True
+
+    async def _seal(self) -> StoreRefuses | None:
+        try:
+            if not self._begun:
+                await self._writer.start()
+                await self.sealer.begin()
+                self._begun = True
+            await self.sealer.once()
+        except StoreRefuses as refused:
+            return refused
+        return None
 
 
 async def run_archive(

@@ -1,6 +1,6 @@
 """Trims the log below what `decide.floor` allows, in small steps, and only what lies readable in the archive."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -8,7 +8,7 @@ import anyio.to_thread
 
 from hami.archive.decide.floor import Floor, Watched, floor_of, watched
 from hami.archive.metrics import Metrics
-from hami.domain.errors import ArchiveBroken
+from hami.domain.errors import ArchiveBroken, StoreRefuses
 from hami.domain.units import EpochMs
 from hami.events.archive.folder import ArchiveFolder
 from hami.events.archive.manifest import check_follows, place_of
@@ -70,7 +70,7 @@ class Trimmer:
         now, notes = await self._now(), await self._retention.notes()
         groups, changes = watched(await self._retention.groups(), notes, head=await self._log.head(), now=now)
         if changes:
-            await self._retention.note(changes)
+            await self._note(changes)
         return floor_of(
             archived=archived,
             kept=await self._retention.checkpoints(),
@@ -80,6 +80,13 @@ class Trimmer:
             needed=self._needed,
             now=now,
         )
+
+    async def _note(self, changes: Mapping[str, str]) -> None:
+        """A full store takes no notes; that must not keep it full."""
+        try:
+            await self._retention.note(changes)
+        except StoreRefuses as full:
+            _log.warning("cannot note when groups moved", why=str(full))
 
     def _check_archive(self, first: str, before: str, archived: Position) -> None:
         """No segment between is missing, and each file is there and is what was sealed (once in the life of this process)."""

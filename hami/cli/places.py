@@ -90,6 +90,14 @@ async def whole_story(log: Log) -> AsyncIterator[Record]:
         yield record
 
 
+async def since(log: Log, recorded_ms: EpochMs) -> Position:
+    """Where to read from to see what was recorded after that time and is still there."""
+    try:
+        return await log.at_or_before(recorded_ms)
+    except HistoryTrimmed as trimmed:
+        return _before_first(Position(trimmed.g, trimmed.entry))
+
+
 def _before_first(first: Position) -> Position:
     return Position(first.g - 1, entry_before(first.entry))
 

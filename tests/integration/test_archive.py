@@ -6,12 +6,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from hami.domain.errors import ArchiveBroken, Conflict
+from hami.domain.errors import ArchiveBroken, Conflict, StoreRefuses
 from hami.events.catalog.journal import LogSealed, LogTruncated
 from hami.events.codec import decode_record
 from hami.events.envelope import START, Position
 from hami.events.log import Draft, Record
 from hami.events.memory import MemoryStore
+from hami.events.redis.client import Client
 from hami.events.redis.embedded import EmbeddedServer
 from hami.events.redis.store import RedisStore
 from hami.events.store import Store
@@ -269,6 +270,27 @@ async def test_a_group_that_stands_still_for_a_day_is_left_behind_and_told(
     await archive.checkpoint(archived)
     await later.trim(archived)
     assert await truncated(store) == [told]
+
+
+async def test_a_full_store_is_trimmed(valkey_client: Client, tmp_path: Path) -> None:
+    store = RedisStore(valkey_client)
+    written = await write(store, drafts(12))
+    archive = await archiving(store, tmp_path)
+    await archive.checkpoint(written[-1])
+    await store.group("alerts", "me").create(written[-1])
+    core = core_of(store, archive.retention, tmp_path, archive.incarnation, "one")
+    await valkey_client.command.call("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(StoreRefuses):
+            await core.round()
+        assert (await kept_by(store))[0] > 1
+    finally:
+        await valkey_client.command.call("CONFIG", "SET", "maxmemory", "0")
+    await core.job.leave()
+    fresh = core_of(store, archive.retention, tmp_path, archive.incarnation, "one")
+    assert await fresh.round()
+    assert (await kept_by(store))[0] == written[-1].g
+    assert (await archive.verify()).wrong == ""
 
 
 # Forgetting

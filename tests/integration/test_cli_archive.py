@@ -92,6 +92,7 @@ def test_the_past_is_told_from_the_archive_and_refused_without(hami: Hami, folde
     ]
     assert "GPU-a" in hami("state", "--at", "g:4", "--archive", folder).out
     assert hami("state").code == Exit.OK
+    assert hami("locks").code == Exit.OK
 
 
 def test_a_story_whose_beginning_is_gone_is_told_as_far_as_it_is_known(hami: Hami, folder: str) -> None:

@@ -386,8 +386,9 @@ local function forget(keys, argv)
 end
 
 redis.register_function('hami_append', append)
-redis.register_function('hami_forget', forget)
-redis.register_function('hami_lock_acquire', lock_acquire)
+-- With `allow-oom` what a full store needs to become smaller: the archive's turn, and forgetting.
+redis.register_function{function_name = 'hami_forget', callback = forget, flags = {'allow-oom'}}
+redis.register_function{function_name = 'hami_lock_acquire', callback = lock_acquire, flags = {'allow-oom'}}
 redis.register_function('hami_lock_renew', lock_renew)
 redis.register_function('hami_lock_release', lock_release)
 redis.register_function('hami_lock_leave', lock_leave)
