@@ -37,6 +37,7 @@ from hami.nodeagent.ports import Publisher
 from hami.nodeagent.registrar import Registrar
 from hami.nodeagent.settings import hook_settings, listing_settings, node_config_of, node_facts
 from hami.nodeagent.state import StateFile
+from hami.nodeagent.steady import since_boot, steady_clock
 from hami.telemetry import get_logger
 
 log = get_logger("agent")
@@ -81,6 +82,7 @@ class Agent:
         clock: Callable[[], EpochMs] = wall_clock,
         timing: AgentTiming | None = None,
         node_object: NodeObject | None = None,
+        uptime: Callable[[], int] = since_boot,
     ) -> None:
         if not settings.node_name:
             raise InvalidInput("agent.node_name", "", "the agent must know its node")
@@ -99,7 +101,7 @@ class Agent:
             publisher,
             policy=policy,
             boot_id=boot_id,
-            clock=clock,
+            clock=steady_clock(self.memory, boot_id, clock, uptime),
             timing=self._timing.health,
             tenants=self.book.tenants,
         )

@@ -1,6 +1,6 @@
 """What the log says to this node: its reservations, kept as a book, and handshake requests, answered."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import anyio
@@ -17,7 +17,7 @@ from hami.events.catalog.allocation import (
     AllocationReserved,
 )
 from hami.events.catalog.device import DeviceClearRequested
-from hami.events.catalog.handshake import DIGEST, HandshakeReported, HandshakeRequested
+from hami.events.catalog.handshake import DIGEST, HandshakeReported, HandshakeRequested, Held
 from hami.events.codec import decode_event
 from hami.events.log import NodeFeed
 from hami.nodeagent.ports import Publisher
@@ -105,6 +105,10 @@ class Voice(Protocol):
         """The device set once more, and the health of these cards."""
         ...
 
+    def recall(self, held: Mapping[str, Held]) -> None:
+        """What the log holds against the cards; whoever has a record of its own passes it over."""
+        ...
+
     def clear(self, request: str, wanted: DeviceClearRequested) -> None:
         """Forget what is held against a card. `request` is the event's id: one that was answered before is passed over."""
         ...
@@ -167,6 +171,8 @@ class FeedReader:
             return
         if request.seen_epoch:
             self._publisher.resend(request.seen_epoch, request.seen_seq)
+        if request.held is not None and self._book.read:  # asked in this life, so with all that an earlier one reported
+            self._voice.recall(request.held)
         if request.why == DIGEST:
             self._voice.tell_again(request.devices)
         answer = msgspec.structs.replace(self._voice.report(), nonce=request.nonce)

@@ -1,6 +1,6 @@
 """Telling the cluster which devices this node has: at the start and on change, never on a timer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import msgspec
@@ -9,7 +9,7 @@ from hami.domain.cluster import Delivery, Visible
 from hami.domain.device import Device, Health
 from hami.domain.errors import DeviceUnavailable
 from hami.events.catalog.device import DeviceClearRequested
-from hami.events.catalog.handshake import HandshakeReported
+from hami.events.catalog.handshake import HandshakeReported, Held
 from hami.events.catalog.node import NodeRegistered
 from hami.nodeagent.backends.base import DeviceBackend, Inventory
 from hami.nodeagent.board import Board, Offer
@@ -56,6 +56,7 @@ class Registrar:
         self._on_look = on_look
         self._told = False
         self._left_out: dict[str, str] = {}
+        self._present: frozenset[str] = frozenset()
 
     def report(self) -> HandshakeReported:
         """The answer to a handshake, its nonce left to whoever answers."""
@@ -68,31 +69,49 @@ class Registrar:
             health={
                 each.uuid: now for each in told.devices if (now := self._health.health_of(each.uuid)) is not Health.HEALTHY
             },
+            forgotten=self._health.forgotten,
         )
+
+    def recall(self, held: Mapping[str, Held]) -> None:
+        """The log's word on the cards, for a node that has lost its own record."""
+        if self._told:
+            self._health.recall([each.uuid for each in self._memory.state.told], held)
 
     def tell_again(self, devices: Sequence[str]) -> None:
         """The log has it differently from what was told: the whole set once more, and how these cards are."""
         if not self._told:
             return  # the first look tells anyway
-        as_now = tuple(
-            msgspec.structs.replace(each, health=self._health.health_of(each.uuid)) for each in self._memory.state.told
-        )
-        self._tell(DeviceSet(devices=as_now))
+        self._tell(DeviceSet(devices=self._as_now(self._memory.state.told)))
         for uuid in devices:
             self._health.tell_again(uuid)
 
     def clear(self, request: str, wanted: DeviceClearRequested) -> None:
+        """A card that is not there has no fault to forget: it is taken for removed, and leaves the set."""
         self._health.clear(request, wanted.device, wanted.actor, wanted.reason)
+        if self._told and wanted.device not in self._present:
+            state = self._memory.state
+            state.seen = tuple(each for each in state.seen if each.uuid != wanted.device)
+            left = tuple(each for each in state.told if each.uuid != wanted.device)
+            if len(left) != len(state.told):
+                self._board.show(offer for offer in self._board.offers if offer.uuid != wanted.device)
+                self._tell(DeviceSet(devices=self._as_now(left)))
 
     async def look(self) -> None:
-        """1 ask the library, 2 decide the set, 3 board, 4 tell the cluster if it differs (at the start: always)."""
+        """1 ask the library, 2 who is missing, 3 decide the set, 4 board, 5 tell the cluster if it differs (at the start:
+        always).
+        """
         found = await self._backend.inventory()
+        await self._missed(found)
+        self._health.forget(device.uuid for device in found.devices)
         offered = device_set(self._with_missing(found), self._config, self._remembered())
         self._say_left_out(offered.left_out)
         self._on_look(offered.devices, found.driver)
         self._board.show(self._offer(device) for device in offered.devices)
-        if not self._told or differs(self._memory.state.told, offered):
+        first = not self._told
+        if first or differs(self._memory.state.told, offered):
             self._tell(offered)
+        if first and self._health.forgotten:
+            self._publisher.publish(self.report())
         self._health.unmonitored(found.unmonitored)
 
     async def run(self, every_s: float) -> None:
@@ -105,15 +124,30 @@ class Registrar:
             self._memory.retry()
             await anyio.sleep(every_s)
 
+    async def _missed(self, found: Inventory) -> None:
+        """A card that was told of and is not there now is asked for by name, once: also one that went while nobody watched."""
+        self._present = frozenset(device.uuid for device in found.devices)
+        for each in self._memory.state.told:
+            if each.uuid not in self._present and not self._health.is_missing(each.uuid):
+                await self._health.probe(each.uuid)
+
     def _with_missing(self, found: Inventory) -> list[Device]:
-        """A card that was seen and cannot be described now stays in the set: its fault is known, its pods still count."""
+        """A card that was told of and is missing now stays in the set: its fault is known, its pods still count. It leaves when
+        an operator says so, or the settings exclude it.
+        """
         seen = self._memory.state.seen
         sick = {uuid for uuid, card in self._memory.state.cards.items() if card.health is not Health.HEALTHY}
-        present = {device.uuid for device in found.devices}
-        kept = [each for each in seen if each.uuid not in present and (each.uuid in found.unavailable or each.uuid in sick)]
+        told = {each.uuid for each in self._memory.state.told}
+        present = self._present
+        kept = [
+            each for each in seen if each.uuid not in present and (each.uuid in found.unavailable or each.uuid in sick | told)
+        ]
         cards = sorted([*found.devices, *kept], key=lambda each: (each.index, each.uuid))
         self._memory.state.seen = tuple(cards)
         return cards
+
+    def _as_now(self, devices: Sequence[Device]) -> tuple[Device, ...]:
+        return tuple(msgspec.structs.replace(each, health=self._health.health_of(each.uuid)) for each in devices)
 
     def _remembered(self) -> dict[str, Health]:
         return {uuid: card.health for uuid, card in self._memory.state.cards.items()}

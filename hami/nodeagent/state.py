@@ -1,5 +1,6 @@
 """What the agent remembers over restarts, in one file: open faults, what it told, whom it served."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,15 @@ from hami.telemetry import get_logger
 log = get_logger("state")
 
 FILE: Final = "agent-state.json"
+COPY: Final = "agent-state.copy"
+"""The same once more: written after the first, read where the first cannot be."""
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """What the wall said when this boot's time was first looked at: wall time is `offset_ms` and the time since the boot."""
+
+    boot_id: str
+    offset_ms: int
 
 
 class ServedContainer(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +40,9 @@ class ServedContainer(msgspec.Struct, frozen=True, kw_only=True):
 class AgentState(msgspec.Struct, kw_only=True):
     """`cards` by uuid; `seen` are the cards as the library last described them, `told` the device set of the last
     registration; `served` by `<pod uid>/<container>`; `cleared` the last operators' requests that were answered, by event id.
+
+    `lost` says why what was known of the cards is not known any more, `young` that nothing was ever remembered here (a first
+    start, or a folder that was lost): both hold until the log has said what it has against the cards.
     """
 
     cards: dict[str, CardHealth] = msgspec.field(default_factory=dict)
@@ -37,27 +50,36 @@ class AgentState(msgspec.Struct, kw_only=True):
     told: tuple[Device, ...] = ()
     served: dict[str, ServedContainer] = msgspec.field(default_factory=dict)
     cleared: tuple[str, ...] = ()
+    lost: str = ""
+    young: bool = False
+    anchor: Anchor | None = None
+    node_uid: str = ""
 
 
 def read_state(folder: Path) -> AgentState | None:
-    """For looking only; None when there is none. Raises InvalidInput."""
+    """For looking only; None when there is none. Raises InvalidInput, also where the copy could stand in."""
+    return _read(folder / FILE)
+
+
+def _read(path: Path) -> AgentState | None:
     try:
-        return msgspec.json.decode((folder / FILE).read_bytes(), type=AgentState)
+        return msgspec.json.decode(path.read_bytes(), type=AgentState)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        raise InvalidInput("agent state", str(folder / FILE), str(error)) from error
+        raise InvalidInput("agent state", str(path), str(error)) from error
 
 
 class StateFile:
-    """Loads once, saves whole. A restart must not launder a fault: what cannot be read is set aside and said aloud.
+    """Loads once, saves whole, twice over. A restart must not launder a fault: what cannot be read is set aside and said aloud,
+    the copy stands in for it, and without a readable copy nothing is known of the cards until the log has told.
 
     A folder that cannot be used at the start is a wrong setting. A save that fails later (a full disk) stops nobody: the
     kubelet must still be served. `trouble` says why, and `retry` saves again.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
+        self._path, self._copy = folder / FILE, folder / COPY
         self.state = AgentState()
         self.trouble = ""
 
@@ -65,30 +87,38 @@ class StateFile:
         """Raises InvalidInput when the folder cannot be made or the file cannot be opened."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            raw = self._path.read_bytes()
-        except FileNotFoundError as error:
-            if self._path.parent.is_dir():
-                return self.state
-            raise self._unusable(error) from error
+            with contextlib.suppress(FileNotFoundError):
+                self._path.read_bytes()
         except OSError as error:
             raise self._unusable(error) from error
-        try:
-            self.state = msgspec.json.decode(raw, type=AgentState)
-        except msgspec.MsgspecError as error:
-            aside = self._path.with_suffix(".broken")
-            self._path.replace(aside)
-            log.warning("state unreadable, starting without it", file=self._path.name, kept_as=aside.name, error=str(error))
+        broken: list[str] = []
+        for path in (self._path, self._copy):
+            try:
+                found = _read(path)
+            except InvalidInput as error:
+                broken.append(self._set_aside(path, error))
+                continue
+            if found is not None:
+                self.state = found
+                return self.state
+        self.state = AgentState(young=True)
+        if broken:
+            self.state.lost = f"what was known of it is lost: {broken[0]} could not be read"
+            self.save()  # the file is gone now: the next start must not take this node for a new one
         return self.state
 
+    def _set_aside(self, path: Path, error: InvalidInput) -> str:
+        aside = path.with_suffix(".broken" if path == self._path else ".copy-broken")
+        path.replace(aside)
+        log.warning("state unreadable", file=path.name, kept_as=aside.name, error=error.why)
+        return path.name
+
     def save(self) -> None:
-        """Atomic: the old file stands until the new one is whole."""
-        beside = self._path.with_suffix(".new")
+        """Atomic, each file by itself: the old one stands until the new one is whole."""
+        raw = msgspec.json.encode(self.state)
         try:
-            with beside.open("wb") as file:
-                file.write(msgspec.json.encode(self.state))
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self._path)
+            for path in (self._path, self._copy):
+                _write(path, raw)
         except OSError as error:
             why = f"agent.state_dir {self._path.parent} cannot be written: {error.strerror}"
             if why != self.trouble:
@@ -104,3 +134,12 @@ class StateFile:
 
     def _unusable(self, error: OSError) -> InvalidInput:
         return InvalidInput("agent.state_dir", str(self._path.parent), error.strerror or "cannot be used")
+
+
+def _write(path: Path, raw: bytes) -> None:
+    beside = path.with_suffix(".new")
+    with beside.open("wb") as file:
+        file.write(raw)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)

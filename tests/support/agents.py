@@ -61,8 +61,8 @@ class RecordingPublisher:
 class LogVoice:
     """The control plane's side of the node's feed."""
 
-    def __init__(self, store: MemoryStore) -> None:
-        self._store, self._seq = store, 0
+    def __init__(self, store: MemoryStore, *, seq: int = 0) -> None:
+        self._store, self._seq = store, seq
 
     async def say(self, event: Event) -> None:
         self._seq += 1
