@@ -14,7 +14,7 @@ import msgspec
 from hami.config import AgentSettings
 from hami.domain.cluster import Delivery
 from hami.domain.device import Device
-from hami.domain.errors import DeviceUnavailable, InvalidInput, StoreUnavailable, StoreUnsafe
+from hami.domain.errors import DeviceUnavailable, StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
 from hami.events.lease import Leases
 from hami.events.log import NodeFeed
@@ -35,7 +35,8 @@ from hami.nodeagent.ordered import WAIT_S, OrderedDelivery
 from hami.nodeagent.plugin import Answers, DevicePlugin
 from hami.nodeagent.ports import Publisher
 from hami.nodeagent.registrar import Registrar
-from hami.nodeagent.settings import hook_settings, listing_settings, node_config_of, node_facts
+from hami.nodeagent.rivals import RivalWatch
+from hami.nodeagent.settings import hook_settings, listing_settings, node_config_of, node_facts, require_node_name
 from hami.nodeagent.state import StateFile
 from hami.nodeagent.steady import since_boot, steady_clock
 from hami.telemetry import get_logger
@@ -52,6 +53,7 @@ class AgentTiming(msgspec.Struct, frozen=True, kw_only=True):
     delivery_s: float = 5.0
     ordered_s: float = WAIT_S
     open_retry_s: float = 10.0
+    rivals_s: float = 10.0
     health: HealthTiming = HealthTiming()
     link: LinkTiming = LinkTiming()
 
@@ -84,8 +86,7 @@ class Agent:
         node_object: NodeObject | None = None,
         uptime: Callable[[], int] = since_boot,
     ) -> None:
-        if not settings.node_name:
-            raise InvalidInput("agent.node_name", "", "the agent must know its node")
+        require_node_name(settings)
         self._settings, self._backend, self._publisher, self._leases = settings, backend, publisher, leases
         self._timing = timing or AgentTiming()
         self._hook, self._listing = hook_settings(settings), listing_settings(settings)
@@ -121,6 +122,14 @@ class Agent:
         self.ordered = self._ordered_delivery()
         self.delivery = self._delivery(publisher)
         self.plugin, self.link = self._kubelet_side()
+        self.rivals = RivalWatch(
+            Path(settings.kubelet_dir),
+            settings.resource_name,
+            self.board,
+            publisher,
+            listened_to=lambda: self.link.registered and self.plugin.streams > 0,
+            every_s=self._timing.rivals_s,
+        )
         self._feed = FeedReader(
             feed, self.book, publisher, voice=self.registrar, clock=clock, on_reservation=self.delivery.look_soon
         )
@@ -193,6 +202,7 @@ class Agent:
                 tasks.start_soon(self.registrar.run, self._timing.inventory_s)
                 tasks.start_soon(self.health.run)
                 tasks.start_soon(self.link.run)
+                tasks.start_soon(self.rivals.run)
                 tasks.start_soon(self._feed.run)
                 tasks.start_soon(self.delivery.run)
                 tasks.start_soon(self._keep_lease)

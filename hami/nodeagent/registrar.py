@@ -57,6 +57,8 @@ class Registrar:
         self._told = False
         self._left_out: dict[str, str] = {}
         self._present: frozenset[str] = frozenset()
+        self.looks = 0
+        """How often the library was asked for the cards and answered."""
 
     def report(self) -> HandshakeReported:
         """The answer to a handshake, its nonce left to whoever answers."""
@@ -113,6 +115,7 @@ class Registrar:
         if first and self._health.forgotten:
             self._publisher.publish(self.report())
         self._health.unmonitored(found.unmonitored)
+        self.looks += 1
 
     async def run(self, every_s: float) -> None:
         """For ever. A library that does not answer leaves the board as it is: health says what is known of the cards."""
@@ -142,7 +145,7 @@ class Registrar:
         kept = [
             each for each in seen if each.uuid not in present and (each.uuid in found.unavailable or each.uuid in sick | told)
         ]
-        cards = sorted([*found.devices, *kept], key=lambda each: (each.index, each.uuid))
+        cards = sorted([*_as_linked(found.devices, seen, kept), *kept], key=lambda each: (each.index, each.uuid))
         self._memory.state.seen = tuple(cards)
         return cards
 
@@ -178,3 +181,14 @@ class Registrar:
             if self._left_out.get(uuid) != why:
                 log.warning("card is not offered", device=uuid, why=why)
         self._left_out = dict(left_out)
+
+
+def _as_linked(devices: Sequence[Device], seen: Sequence[Device], missing: Sequence[Device]) -> list[Device]:
+    """How close a card is to one that is missing has not changed: a set that differs in nothing else is not told again."""
+    before = {each.uuid: each.pair_scores for each in seen}
+    gone = {each.uuid for each in missing}
+    found = []
+    for device in devices:
+        kept = {uuid: score for uuid, score in before.get(device.uuid, {}).items() if uuid in gone}
+        found.append(msgspec.structs.replace(device, pair_scores={**device.pair_scores, **kept}) if kept else device)
+    return found

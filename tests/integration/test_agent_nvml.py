@@ -83,3 +83,23 @@ async def test_a_card_that_comes_late_is_listened_to(folder: Path, cards: NvmlSc
         cards.event(1, XID, 79)
         await allocatable(api, "10")
         assert [(event.device, event.now) for event in world.publisher.of(DeviceHealthChanged)] == [("GPU-b", Health.UNHEALTHY)]
+
+
+async def test_a_card_that_vanishes_is_no_reason_to_register_again(folder: Path, cards: NvmlScript, driver_root: Path) -> None:
+    api = InMemoryApi()
+    cards.cards("GPU-a", "GPU-b", "GPU-c")
+    cards.topology(0, 1, 10)
+    async with kubelet_on(folder, api), agent_on(folder, NvmlBackend(driver_root=str(driver_root))) as world:
+        await allocatable(api, "30")
+        cards.cards("GPU-a", "GPU-b")
+        await allocatable(api, "20")
+        looks = world.agent.registrar.looks
+        await wait_until(lambda: world.agent.registrar.looks > looks + 2, "more looks at the cards")
+        assert [event.device for event in world.publisher.of(FaultObserved)] == ["GPU-c"]
+        assert len(world.publisher.of(NodeRegistered)) == 1
+        cards.cards("GPU-b")
+        await allocatable(api, "10")
+        looks = world.agent.registrar.looks
+        await wait_until(lambda: world.agent.registrar.looks > looks + 2, "more looks at the cards")
+        assert len(world.publisher.of(NodeRegistered)) == 2, "the library counts the one that is left differently now"
+        assert {each.uuid: each.index for each in world.publisher.of(NodeRegistered)[-1].devices}["GPU-b"] == 0

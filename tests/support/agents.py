@@ -35,6 +35,7 @@ QUICK = AgentTiming(
     inventory_s=0.05,
     delivery_s=0.05,
     open_retry_s=0.05,
+    rivals_s=0.05,
     health=HealthTiming(wait_s=0.2, poll_s=0.05, retry_s=0.05),
     link=LinkTiming(poll_s=0.02, register_timeout_s=2.0, back_off_s=0.02, back_off_max_s=0.1, silence_s=0.5),
 )
