@@ -3,9 +3,10 @@
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import anyio
@@ -28,6 +29,7 @@ from hami.nodeagent.decide.health import policy_of
 from hami.nodeagent.decide.listing import CONTROL_NODES, IMEX_FOLDER, Card, listing_edits
 from hami.nodeagent.decide.ordered import Waiting
 from hami.nodeagent.delivery import DeliveryWatch
+from hami.nodeagent.desk import Desk
 from hami.nodeagent.feed import FeedReader, ReservationBook
 from hami.nodeagent.health import HealthTiming, HealthWatch
 from hami.nodeagent.kubelet import KubeletLink, LinkTiming
@@ -87,12 +89,13 @@ class Agent:
         uptime: Callable[[], int] = since_boot,
     ) -> None:
         require_node_name(settings)
-        self._settings, self._backend, self._publisher, self._leases = settings, backend, publisher, leases
+        self._settings, self._backend, self._leases = settings, backend, leases
         self._timing = timing or AgentTiming()
         self._hook, self._listing = hook_settings(settings), listing_settings(settings)
         self._caches = CacheFolders(Path(self._hook.folder) / "containers")
         self.memory = StateFile(Path(settings.state_dir))
         self.memory.load()
+        publisher = self.desk = Desk(self.memory, publisher)
         self.board, self.book = Board(), ReservationBook()
         policy = policy_of(settings.health_profile, disable=settings.disable_healthchecks, enable=settings.enable_healthchecks)
         self.health = HealthWatch(
@@ -196,21 +199,21 @@ class Agent:
                 "no interception library: containers see their cards, but nothing holds them to memory and cores",
                 folder=self._hook.folder,
             )
-        await self._open()
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self.registrar.run, self._timing.inventory_s)
-                tasks.start_soon(self.health.run)
-                tasks.start_soon(self.link.run)
-                tasks.start_soon(self.rivals.run)
-                tasks.start_soon(self._feed.run)
-                tasks.start_soon(self.delivery.run)
-                tasks.start_soon(self._keep_lease)
-                if self.announcer is not None:
-                    tasks.start_soon(self.announcer.run)
+                tasks.start_soon(self.desk.run)
+                await self._open()
+                for part in self._parts():
+                    tasks.start_soon(part)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._backend.close()
+
+    def _parts(self) -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
+        yield partial(self.registrar.run, self._timing.inventory_s)
+        yield from (self.health.run, self.link.run, self.rivals.run, self._feed.run, self.delivery.run, self._keep_lease)
+        if self.announcer is not None:
+            yield self.announcer.run
 
     async def _open(self) -> None:
         """Until the library is there: a node whose driver is still being installed waits, it does not crash."""
@@ -228,7 +231,7 @@ class Agent:
         ttl_ms = int(self._settings.lease_ttl_s * 1000)
         while True:
             try:
-                await self._leases.keep(self._settings.node_name, str(self._publisher.state.epoch), ttl_ms=ttl_ms)
+                await self._leases.keep(self._settings.node_name, str(self.desk.state.epoch), ttl_ms=ttl_ms)
             except (StoreUnavailable, StoreUnsafe) as error:
                 log.warning("lease not renewed", error=str(error))
             await anyio.sleep(self._settings.lease_every_s * random.uniform(0.9, 1.1))  # noqa: S311 - jitter

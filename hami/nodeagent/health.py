@@ -285,7 +285,6 @@ class HealthWatch:
         if fault is not None and seen.fresh:
             self._publisher.publish(_event(fault), subject=uuid)
         if seen.transition is not None:
-            log.warning("health changed", device=uuid, health=seen.card.health.value, reason=seen.card.reason)
             self._publisher.publish(_changed(seen.transition), subject=uuid)
 
 

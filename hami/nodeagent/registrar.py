@@ -57,6 +57,8 @@ class Registrar:
         self._told = False
         self._left_out: dict[str, str] = {}
         self._present: frozenset[str] = frozenset()
+        self._dismissed: set[str] = set()
+        self._due = anyio.Event()
         self.looks = 0
         """How often the library was asked for the cards and answered."""
 
@@ -88,22 +90,19 @@ class Registrar:
             self._health.tell_again(uuid)
 
     def clear(self, request: str, wanted: DeviceClearRequested) -> None:
-        """A card that is not there has no fault to forget: it is taken for removed, and leaves the set."""
+        """A card that is not there has no fault to forget: the next look, which is due now, takes it for removed."""
         self._health.clear(request, wanted.device, wanted.actor, wanted.reason)
-        if self._told and wanted.device not in self._present:
-            state = self._memory.state
-            state.seen = tuple(each for each in state.seen if each.uuid != wanted.device)
-            left = tuple(each for each in state.told if each.uuid != wanted.device)
-            if len(left) != len(state.told):
-                self._board.show(offer for offer in self._board.offers if offer.uuid != wanted.device)
-                self._tell(DeviceSet(devices=self._as_now(left)))
+        self._dismissed.add(wanted.device)
+        self._due.set()
 
     async def look(self) -> None:
         """1 ask the library, 2 who is missing, 3 decide the set, 4 board, 5 tell the cluster if it differs (at the start:
         always).
         """
         found = await self._backend.inventory()
-        await self._missed(found)
+        self._present = frozenset(device.uuid for device in found.devices)
+        self._dismiss()
+        await self._missed()
         self._health.forget(device.uuid for device in found.devices)
         offered = device_set(self._with_missing(found), self._config, self._remembered())
         self._say_left_out(offered.left_out)
@@ -125,13 +124,24 @@ class Registrar:
             except DeviceUnavailable as error:
                 log.warning("no inventory", error=str(error))
             self._memory.retry()
-            await anyio.sleep(every_s)
+            with anyio.move_on_after(every_s):
+                await self._due.wait()
+            self._due = anyio.Event()
 
-    async def _missed(self, found: Inventory) -> None:
+    def _dismiss(self) -> None:
+        """What an operator cleared and what is not there now leaves the set, and nothing is remembered of it."""
+        state, gone = self._memory.state, self._dismissed - self._present
+        self._dismissed.clear()
+        if gone:
+            state.seen = tuple(each for each in state.seen if each.uuid not in gone)
+            for uuid in gone:
+                state.cards.pop(uuid, None)
+
+    async def _missed(self) -> None:
         """A card that was told of and is not there now is asked for by name, once: also one that went while nobody watched."""
-        self._present = frozenset(device.uuid for device in found.devices)
+        seen = {each.uuid for each in self._memory.state.seen}
         for each in self._memory.state.told:
-            if each.uuid not in self._present and not self._health.is_missing(each.uuid):
+            if each.uuid in seen - self._present and not self._health.is_missing(each.uuid):
                 await self._health.probe(each.uuid)
 
     def _with_missing(self, found: Inventory) -> list[Device]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -82,6 +83,10 @@ class StateFile:
         self._path, self._copy = folder / FILE, folder / COPY
         self.state = AgentState()
         self.trouble = ""
+        self.dirty = False
+        """Something was to be saved since the last writing began."""
+        self.save_later: Callable[[], None] | None = None
+        """Set by whoever does the writing beside the event loop; without one, `save` writes at once."""
 
     def load(self) -> AgentState:
         """Raises InvalidInput when the folder cannot be made or the file cannot be opened."""
@@ -114,8 +119,20 @@ class StateFile:
         return path.name
 
     def save(self) -> None:
-        """Atomic, each file by itself: the old one stands until the new one is whole."""
-        raw = msgspec.json.encode(self.state)
+        """The state as it is now goes to disk, or soon will."""
+        self.dirty = True
+        if self.save_later is None:
+            self.write(self.encoded())
+        else:
+            self.save_later()
+
+    def encoded(self) -> bytes:
+        """What `write` is to write. On the event loop: the state changes there."""
+        self.dirty = False
+        return msgspec.json.encode(self.state)
+
+    def write(self, raw: bytes) -> None:
+        """Atomic, each file by itself: the old one stands until the new one is whole. In any thread, one call at a time."""
         try:
             for path in (self._path, self._copy):
                 _write(path, raw)

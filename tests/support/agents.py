@@ -194,5 +194,10 @@ async def connected_with(kubelet: SimKubelet, world: World, healthy: int) -> Non
     await wait_until(seen, "the kubelet to listen to this agent")
 
 
+async def settled(world: World) -> None:
+    """The kubelet is told before anybody else: what was published with that is out, and what was remembered is on disk."""
+    await wait_until(lambda: world.agent.desk.empty, "the agent's desk to be empty")
+
+
 async def running(api: InMemoryApi, name: str) -> None:
     await wait_until(lambda: api.status(name).get("phase") == "Running", f"{name} to run")

@@ -12,7 +12,7 @@ from hami.nodeagent.backends.simulated import SimulatedBackend
 from hami.nodeagent.board import Offer
 from hami.nodeagent.kubelet import register
 from hami.sim.kubelet.node import SimKubelet
-from tests.support.agents import World, agent_on, connected, settings_for
+from tests.support.agents import World, agent_on, connected, settings_for, settled
 from tests.support.plugins import CARDS, RESOURCE, ScriptedPlugin
 from tests.support.waiting import wait_until
 
@@ -29,11 +29,13 @@ async def test_a_plugin_that_takes_our_resource_is_reported_and_its_end_too(worl
     try:
         await wait_until(lambda: world.agent.rivals.trouble, "the other plugin to be noticed")
         assert CARDS[0] in world.agent.rivals.trouble
+        await settled(world)
         [event] = world.publisher.of(FaultObserved)
         assert (event.device, event.kind) == ("", FaultKind.PROBE)
         assert "another device plugin has registered" in event.detail
         assert await register(kubelet.socket, world.agent.plugin.socket.name, RESOURCE, 2.0) == ""
         await wait_until(lambda: not world.agent.rivals.trouble, "the trouble to be over")
+        await settled(world)
         assert (len(world.publisher.of(FaultObserved)), world.agent.rivals.found) == (1, 1)
     finally:
         await other.stop()
