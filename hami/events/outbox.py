@@ -187,6 +187,8 @@ class OutboxState(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
     delivered: int
     stuck_for_s: float
+    waiting: int = 0
+    """Numbered and not in the inbox yet, by their numbers; what an earlier epoch left may be more than is counted here."""
     idle: bool = False
     """Everything published so far is in the inbox. What is not may die with this process (memory spool)."""
 
@@ -213,6 +215,7 @@ class Outbox:
         self._published, self._spooled = anyio.Event(), anyio.Event()
         self._resend: tuple[int, int] | None = None
         self._delivered = 0
+        self._first: Envelope | None = None
         self._idle = False
         self._stuck_since: float | None = None
         self._trouble = ""
@@ -238,9 +241,16 @@ class Outbox:
             backlog=len(self._backlog) + len(self._taken),
             dropped=self._backlog.dropped,
             delivered=self._delivered,
+            waiting=self._count_waiting(),
             stuck_for_s=stuck,
             idle=self._idle and not len(self._backlog) and not self._taken,
         )
+
+    def _count_waiting(self) -> int:
+        if self._first is None:
+            return 0
+        same = self._first.epoch == self._state.epoch
+        return self._state.seq - self._first.seq + 1 if same else self._state.seq + 1
 
     async def run(self) -> None:
         """For ever; survives every outage of the spool and of the central store. What is not delivered stays in the spool."""
@@ -361,12 +371,14 @@ class Outbox:
             await self._go_back(*self._resend)
             self._resend = None
         batch = await self._spool.waiting(BATCH)
+        self._first = batch[0] if batch else None
         if not batch:
             self._idle = not len(self._backlog) and not self._taken
             return False
         await self._inbox.put(batch)
         await self._spool.acknowledge(batch[-1], self._clock())
         self._delivered += len(batch)
+        self._first = None
         return True
 
     async def _go_back(self, epoch: int, seq: int) -> None:

@@ -109,7 +109,7 @@ class Agent:
             timing=self._timing.health,
             tenants=self.book.tenants,
         )
-        config, facts = node_config_of(settings), node_facts(settings, node_uid, boot_id, version)
+        config, facts = node_config_of(settings), node_facts(settings, node_uid or self.memory.state.node_uid, boot_id, version)
         self.announcer = None if node_object is None else self._announcer(node_object)
         self._cdi = self._cdi_files()
         self.registrar = Registrar(
@@ -133,7 +133,7 @@ class Agent:
             listened_to=lambda: self.link.registered and self.plugin.streams > 0,
             every_s=self._timing.rivals_s,
         )
-        self._feed = FeedReader(
+        self.feed = FeedReader(
             feed, self.book, publisher, voice=self.registrar, clock=clock, on_reservation=self.delivery.look_soon
         )
 
@@ -211,7 +211,7 @@ class Agent:
 
     def _parts(self) -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
         yield partial(self.registrar.run, self._timing.inventory_s)
-        yield from (self.health.run, self.link.run, self.rivals.run, self._feed.run, self.delivery.run, self._keep_lease)
+        yield from (self.health.run, self.link.run, self.rivals.run, self.feed.run, self.delivery.run, self._keep_lease)
         if self.announcer is not None:
             yield self.announcer.run
 

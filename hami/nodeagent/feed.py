@@ -134,6 +134,8 @@ class FeedReader:
         self._feed, self._book, self._publisher = feed, book, publisher
         self._voice, self._clock, self._patience_ms = voice, clock, patience_ms
         self._on_reservation = on_reservation
+        self.answered_at: float | None = None
+        """When a handshake was last answered, by the loop's clock; None = not in this life."""
 
     async def run(self) -> None:
         """For ever. With the store away, or not to be used, nothing new is known; what is known stays."""
@@ -177,3 +179,4 @@ class FeedReader:
             self._voice.tell_again(request.devices)
         answer = msgspec.structs.replace(self._voice.report(), nonce=request.nonce)
         self._publisher.publish(answer)
+        self.answered_at = anyio.current_time()

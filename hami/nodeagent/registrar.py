@@ -95,6 +95,14 @@ class Registrar:
         self._dismissed.add(wanted.device)
         self._due.set()
 
+    def node_is(self, uid: str) -> None:
+        """The Node object's uid, whenever it comes to be known."""
+        if uid and uid != self._facts.node_uid:
+            self._facts = msgspec.structs.replace(self._facts, node_uid=uid)
+            self._memory.state.node_uid = uid
+            if self._told:
+                self._tell(DeviceSet(devices=self._as_now(self._memory.state.told)))
+
     async def look(self) -> None:
         """1 ask the library, 2 who is missing, 3 decide the set, 4 board, 5 tell the cluster if it differs (at the start:
         always).
@@ -161,6 +169,10 @@ class Registrar:
 
     def _as_now(self, devices: Sequence[Device]) -> tuple[Device, ...]:
         return tuple(msgspec.structs.replace(each, health=self._health.health_of(each.uuid)) for each in devices)
+
+    def healths(self) -> dict[str, Health]:
+        """The cards that were told of, as they are now."""
+        return {each.uuid: self._health.health_of(each.uuid) for each in self._memory.state.told}
 
     def _remembered(self) -> dict[str, Health]:
         return {uuid: card.health for uuid, card in self._memory.state.cards.items()}
