@@ -31,7 +31,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 class Metrics:
     """One registry for each agent. `before` runs on the event loop at each scrape; the collector reads what it left."""
 
-    def __init__(self, look: Callable[[], Seen]) -> None:
+    def __init__(self, look: Callable[[], Seen] = Seen) -> None:
         self.registry = CollectorRegistry()
         self._look, self._collector = look, _Collector()
         self.registry.register(self._collector)
@@ -56,9 +56,8 @@ class _Collector(Collector):
         for (device, kind, code), count in sorted(self.seen.faults.items()):
             faults.add_metric([device, kind, str(code)], count)
         yield faults
-        if self.seen.handshake_age_s is not None:
-            told = "Since the control plane's last question was answered."
-            yield GaugeMetricFamily("hami_agent_handshake_age_seconds", told, value=self.seen.handshake_age_s)
+        told = "Since the control plane's last question was answered; absent before the first."
+        yield GaugeMetricFamily("hami_agent_handshake_age_seconds", told, value=self.seen.handshake_age_s)
 
 
 def _outbox(outbox: OutboxState) -> Iterator[Metric]:

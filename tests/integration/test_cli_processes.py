@@ -102,7 +102,7 @@ async def test_the_simulated_node_comes_up_and_its_agent_registers(
                 shown = await wait_until(lambda: fetched(f"http://{metrics}/metrics"), "metrics are served")
                 assert 'hami_agent_devices{health="healthy"} 4.0' in shown
                 assert "hami_agent_kubelet_registered 1.0" in shown
-                assert "hami_agent_handshake_age_seconds" not in shown
+                assert "\nhami_agent_handshake_age_seconds" not in shown
                 assert ended(agent, signal.SIGTERM)[0] == Exit.OK
             assert ended(kubelet, signal.SIGTERM)[0] == Exit.OK
         assert ended(api, signal.SIGTERM) == (Exit.OK, "")
