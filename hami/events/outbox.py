@@ -26,6 +26,7 @@ from hami.events.catalog.union import Event, may_agent_write
 from hami.events.codec import decode_event, seal
 from hami.events.envelope import Envelope, agent_name
 from hami.events.log import Draft, Inbox, Undecodable, Unknown
+from hami.events.undelivered import NoteFile, Undelivered
 from hami.telemetry import get_logger
 
 log = get_logger("outbox")
@@ -99,6 +100,10 @@ class Backlog:
         self._items.append(item)
         if len(self._items) > self._limit:
             self._thin_out()
+
+    def push_first(self, item: Published) -> None:
+        """What is to be said before all that waits."""
+        self._items.appendleft(item)
 
     def take(self, limit: int) -> list[Published]:
         return [self._items.popleft() for _ in range(min(limit, len(self._items)))]
@@ -205,8 +210,10 @@ class Outbox:
         *,
         limit: int = 5_000,
         clock: Callable[[], EpochMs] = lambda: EpochMs(time.time_ns() // 1_000_000),
+        note: NoteFile | None = None,
     ) -> None:
         self._node, self._inbox, self._spool, self._new_epoch, self._clock = node, inbox, spool, new_epoch, clock
+        self._note = note
         self._backlog = Backlog(limit)
         self._taken: list[Published] = []
         self._in_doubt = ""
@@ -255,16 +262,36 @@ class Outbox:
     async def run(self) -> None:
         """For ever; survives every outage of the spool and of the central store. What is not delivered stays in the spool."""
         backoff = Backoff(most_s=30.0)
+        died = None if self._note is None else self._note.read()
         while not self._state.epoch:
             try:
                 self._state = await self._spool.open(self._new_epoch)
+                if died is not None:
+                    self._name_what_died(died, len(await self._spool.waiting(max(died.waiting, 1))))
             except REFUSED as error:
                 self._stuck(error)
                 await backoff.wait()
         self._spooled.set()
         async with anyio.create_task_group() as tasks:
+            if self._note is not None:
+                tasks.start_soon(self._note.keep, self._undelivered)
             tasks.start_soon(self._fill)
             tasks.start_soon(self._forward)
+
+    def _name_what_died(self, died: Undelivered, in_spool: int) -> None:
+        why = died.lost(in_spool)
+        if why:
+            log.warning("events were lost with an earlier life of this agent", why=why)
+            loss = self._loss(0, 0, why, epoch=died.epoch)
+            self._backlog.push_first(Published(loss, self._clock()))
+            self._published.set()
+
+    def _undelivered(self) -> Undelivered | None:
+        """Worth a note only while something is wrong: else it is gone before the note is written."""
+        state = self.state
+        if not (state.stuck_for_s or self._trouble):
+            return None
+        return Undelivered(epoch=state.epoch, backlog=state.backlog, waiting=state.waiting)
 
     async def _fill(self) -> None:
         """From the backlog into the spool."""
@@ -328,8 +355,9 @@ class Outbox:
             envelopes.append(envelope)
         return envelopes
 
-    def _loss(self, first: int, last: int, why: str) -> Draft:
-        event = GapAccepted(producer=agent_name(self._node), epoch=self._state.epoch, first_seq=first, last_seq=last, why=why)
+    def _loss(self, first: int, last: int, why: str, *, epoch: int = 0) -> Draft:
+        of = epoch or self._state.epoch
+        event = GapAccepted(producer=agent_name(self._node), epoch=of, first_seq=first, last_seq=last, why=why)
         return Draft(event=event, node=self._node)
 
     async def _forward(self) -> None:

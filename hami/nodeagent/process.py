@@ -16,6 +16,7 @@ from hami.events.outbox import MemorySpool, Outbox, Spool
 from hami.events.redis.client import Client
 from hami.events.redis.spool import SidecarSpool
 from hami.events.redis.store import RedisStore
+from hami.events.undelivered import NoteFile
 from hami.nodeagent.announce import NodeObject
 from hami.nodeagent.app import Agent, this_boot
 from hami.nodeagent.backends.base import DeviceBackend
@@ -53,7 +54,9 @@ async def run_agent(
     spool: Spool = MemorySpool() if sidecar is None else SidecarSpool(sidecar)
     store = RedisStore(central)
     epochs = EpochFile(Path(settings.state_dir) / "epoch")
-    outbox = Outbox(settings.node_name, store.inbox(settings.node_name), spool, epochs.next, limit=settings.outbox_limit)
+    note = NoteFile(Path(settings.state_dir) / "undelivered.json")
+    inbox = store.inbox(settings.node_name)
+    outbox = Outbox(settings.node_name, inbox, spool, epochs.next, limit=settings.outbox_limit, note=note)
     try:
         async with _api(settings) as api, anyio.create_task_group() as tasks:
             agent = Agent(
