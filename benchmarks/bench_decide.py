@@ -20,7 +20,7 @@ from hami.domain.request import ContainerKind, ContainerRequest, DeviceRequest, 
 from hami.domain.units import CorePercent, EpochMs, MiB
 from hami.events.catalog.allocation import AllocationReleased, AllocationReserved
 from hami.events.catalog.union import entities_of
-from hami.events.codec import seal
+from hami.events.codec import Place, decode_record, encode_envelope, encode_place, seal
 from hami.events.envelope import Position
 from hami.events.log import Draft, Record
 from hami.projections.folds.cluster import apply, new_cluster, snapshot
@@ -163,8 +163,26 @@ def _events(bench: Bench) -> list[Row]:
     return [
         row("event.apply", median(folds) * 1e3, "us", note="fold of one reservation or release"),
         row("event.planes", (median(both) - median(folds)) * 1e3, "us", limit=30.0, note="its node on the planes"),
-        row("planes.all", min(whole), "ms", limit=150.0, note="planes of 40,000 registered devices"),
+        row("planes.all", min(whole), "ms", note="planes of 40,000 registered devices"),
+        row("view.whole", min(_whole_view()), "ms", limit=150.0, note="from the log to state and planes, 40,000 devices"),
     ]
+
+
+def _whole_view() -> list[float]:
+    """From the bytes of the log to a view that decides: decoded, folded, on planes. The collector as at a scheduler's start."""
+    entries = []
+    for i in range(NODES):
+        draft = registered(i)
+        envelope = seal(draft, producer=f"agent-{i}", epoch=1, seq=1, occurred_ms=EpochMs(0))
+        entries.append((f"{i + 1}-0", encode_envelope(envelope), encode_place(Place(i + 1, {f"node/{draft.node}": 1}))))
+
+    def build(_: int) -> None:
+        state = new_cluster()
+        for entry in entries:
+            apply(state, decode_record(*entry))
+        Planes(VENDORS).sync(snapshot(state))
+
+    return timed(5, build)
 
 
 def _growth() -> Row:

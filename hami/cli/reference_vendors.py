@@ -4,20 +4,27 @@ from collections.abc import Iterator
 
 from hami.cli.markdown import table_of
 from hami.scheduler.decide.checks import WORDS
-from hami.vendors.config import DeviceConfig, IluvatarConfig
+from hami.vendors.config import AscendChip, AscendConfig, DeviceConfig, IluvatarConfig
 from hami.vendors.registry import vendors_of
-from hami.vendors.vendor import Check, Score, Vendor
+from hami.vendors.vendor import Check, Score, Size, Vendor
 
 _CHIP = IluvatarConfig(
     word="MR-V100", count="iluvatar.ai/MR-V100-vgpu", memory="iluvatar.ai/MR-V100.vMem", cores="iluvatar.ai/MR-V100.vCore"
+)
+_ASCEND = AscendConfig(
+    configs=tuple(
+        AscendChip(word=word, count=f"huawei.com/{word}", memory=f"huawei.com/{word}-memory", cores=f"huawei.com/{word}-core")
+        for word in ("Ascend310P", "Ascend910B3", "Ascend910C")
+    )
 )
 
 
 def vendor_lines() -> Iterator[str]:
     yield "Names are those of HAMi's chart; `device-config.yaml` may give others. MR-V100 stands for every Iluvatar chip there."
+    yield "Ascend910B3 stands for every Ascend chip but 310P and 910C."
     yield "Differences are explained in [differences](../differences.md)."
     yield ""
-    for vendor in vendors_of(DeviceConfig(iluvatars=(_CHIP,))):
+    for vendor in vendors_of(DeviceConfig(iluvatars=(_CHIP,), vnpus=_ASCEND)):
         yield from _vendor(vendor)
 
 
@@ -47,7 +54,7 @@ def _resources(vendor: Vendor) -> Iterator[tuple[str, ...]]:
     names = vendor.resources
     unit = f"memory, in {vendor.memory_factor} MiB" if vendor.memory_factor > 1 else "memory, in MiB"
     for what, name in (
-        ("cards", names.count),
+        ("slices of one card" if vendor.size is Size.PROFILE else "cards", names.count),
         (unit, names.memory),
         ("memory, in percent", names.percentage),
         ("cores", names.cores),

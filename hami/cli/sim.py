@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -51,23 +52,35 @@ def apiserver(
 
 
 def _webhooks(url: str, folder: Path | None) -> dict[str, list[dict[str, Any]]]:
-    """Registrations at `url`, under an authority made for this run."""
-    import trustme
-
+    """Registrations at `url`, under the authority in `folder`; made there when there is none for this host."""
     from hami.sim import webhooks
 
     host = urlsplit(url).hostname
     if folder is None or not host or not url.startswith("https://"):
         raise InvalidInput("--webhook", url, "give an https URL, and --certificates with the folder for its certificate")
-    authority = trustme.CA()
-    folder.mkdir(parents=True, exist_ok=True)
-    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
-    authority.issue_cert(host, "localhost").private_key_and_cert_chain_pem.write_to_path(str(folder / "tls.pem"))
-    pem = authority.cert_pem.bytes().decode()
+    pem = _authority(folder, host)
     return {
         "mutatingwebhookconfigurations": [webhooks.mutating(url, pem)],
         "validatingwebhookconfigurations": [webhooks.validating(url, pem)],
     }
+
+
+def _authority(folder: Path, host: str) -> str:
+    """The authority's certificate in PEM. One that is there stays: who read it at its own start goes on trusting the server."""
+    import trustme
+    from cryptography import x509
+
+    ca, tls = folder / "ca.pem", folder / "tls.pem"
+    if ca.is_file() and tls.is_file():
+        leaf = x509.load_pem_x509_certificates(tls.read_bytes())[0]
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        if host in {str(name.value) for name in names} and leaf.not_valid_after_utc > datetime.now(UTC) + timedelta(days=1):
+            return ca.read_text()
+    authority = trustme.CA()
+    folder.mkdir(parents=True, exist_ok=True)
+    authority.issue_cert(host, "localhost").private_key_and_cert_chain_pem.write_to_path(str(tls))
+    authority.cert_pem.write_to_path(str(ca))
+    return ca.read_text()
 
 
 def _address(bind: str) -> tuple[str, int]:
@@ -82,6 +95,9 @@ async def _serve_api(
 ) -> None:
     from hami.sim.apiserver.app import Settings, serving
 
+    if kubeconfig is not None:
+        # One of an earlier run would name a server that is not up yet.
+        await anyio.Path(kubeconfig).unlink(missing_ok=True)
     async with serving(Settings(host=host, port=port)) as server:
         for plural, items in objects.items():
             server.load(plural, items)

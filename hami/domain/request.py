@@ -19,7 +19,8 @@ class DeviceRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What one container asks of one vendor.
 
     `memory` in MiB per card, 0 = by percentage. `memory_percent` of the card's own total, None = unset.
-    `cores` in percent per card, 0 = no claim.
+    `cores` in percent per card, 0 = no claim. Where `form` says so, `memory` counts something else (slices, a unit that the
+    cards decide) and a negative percentage marks it.
     """
 
     vendor: str

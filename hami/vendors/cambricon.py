@@ -3,16 +3,15 @@
 from collections.abc import Mapping
 
 from hami.domain.device import Device
-from hami.domain.errors import InvalidInput
 from hami.domain.pod import Node
-from hami.domain.units import CorePercent, MiB, Slots
+from hami.domain.units import CorePercent, Slots
 from hami.vendors.config import CambriconConfig
-from hami.vendors.registers import capacity, cards_by_capacity
+from hami.vendors.registers import cards_by_cores
 from hami.vendors.vendor import AnnotationKeys, ResourceNames, Vendor, Writing
 
 _UNIT = 256
-_SLOTS = 100
-_CORES = 100
+_SLOTS = Slots(100)
+_CORES = CorePercent(100)
 
 
 def vendor(config: CambriconConfig) -> Vendor:
@@ -28,7 +27,7 @@ def vendor(config: CambriconConfig) -> Vendor:
             nouse_uuid="cambricon.com/nouse-gpuuuid",
         ),
         memory_factor=_UNIT,
-        default_cores=CorePercent(100),
+        default_cores=_CORES,
         percent_beside_memory=0,
         quota_at_fit=True,
         discover=discover,
@@ -38,27 +37,7 @@ def vendor(config: CambriconConfig) -> Vendor:
 
 
 def discover(node: Node, vendor: Vendor) -> tuple[Device, ...]:
-    """The advertised cores are those of all cards: as many cards as that takes, the memory spread over them."""
-    cores = capacity(node, vendor.resources.cores)
-    memory = capacity(node, vendor.resources.memory)
-    if cores == 0:
-        if capacity(node, vendor.resources.count):
-            raise InvalidInput(f'status.capacity["{vendor.resources.cores}"]', 0, "must be positive where there are cards")
-        return ()
-    each = memory * _UNIT * _CORES // cores
-    return tuple(
-        Device(
-            uuid=f"{node.metadata.name}-cambricon-mlu-{number}",
-            vendor=vendor.word,
-            model=vendor.word,
-            memory=MiB(each),
-            cores=CorePercent(_CORES),
-            slots=Slots(_SLOTS),
-            index=number,
-            numa=0,
-        )
-        for number in cards_by_capacity(node, vendor.resources.cores, -(-cores // _CORES))
-    )
+    return cards_by_cores(node, vendor, name="cambricon-mlu", per_card=_CORES, slots=_SLOTS)
 
 
 def annotate(writing: Writing, _vendor: Vendor) -> Mapping[str, str]:

@@ -77,6 +77,58 @@ class IluvatarConfig(msgspec.Struct, frozen=True, kw_only=True, rename={**_NAMES
     cores: str = ""
 
 
+class AscendTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One way to cut a chip; `memory` in MiB."""
+
+    name: str
+    memory: int
+    ai_core: int = 0
+    ai_cpu: int = msgspec.field(name="aiCPU", default=0)
+
+
+class AscendChip(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={
+        **_NAMES,
+        "word": "commonWord",
+        "count": "resourceName",
+        "chip": "chipName",
+        "allocatable": "memoryAllocatable",
+        "capacity": "memoryCapacity",
+        "ai_core": "aiCore",
+        "ai_cpu": "aiCPU",
+        "runtime_class": "runtimeClassName",
+        "overwrite_env": "overwriteEnv",
+        "super_pod": "superPod",
+    },
+):
+    """One entry of `vnpus.configs`. `allocatable`: what a whole card is asked as; `capacity`: the most that can be asked."""
+
+    word: str
+    count: str
+    memory: str = ""
+    cores: str = ""
+    chip: str = ""
+    allocatable: int = 0
+    capacity: int = 0
+    memory_factor: int = 0
+    ai_core: int = 0
+    ai_cpu: int = 0
+    templates: tuple[AscendTemplate, ...] = ()
+    runtime_class: str = ""
+    overwrite_env: bool = False
+    super_pod: bool = False
+
+
+class AscendConfig(msgspec.Struct, frozen=True, kw_only=True, rename={"soft_split": "hamiVnpuCore"}):
+    """Section `vnpus`. `soft_split`: nodes can share cards by memory and cores, unless they say otherwise."""
+
+    soft_split: bool = False
+    configs: tuple[AscendChip, ...] = ()
+
+
 class AmdConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     """Section `amd`."""
 
@@ -112,6 +164,36 @@ class NeuronConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     cores: str = ""
 
 
+_KUNLUN: Final = {"count": "resourceCountName", "parts": "resourceVCountName", "memory": "resourceVMemoryName"}
+
+
+class KunlunConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_KUNLUN):
+    """Section `kunlun`: whole cards, and parts of cards with their memory."""
+
+    count: str = ""
+    parts: str = ""
+    memory: str = ""
+
+
+_ENFLAME: Final = {
+    "count": "resourceNameGCU",
+    "slices": "resourceNameDRSGCU",
+    "old_slices": "resourceNameVGCU",
+    "memory": "resourceNameGCUMemory",
+    "cores": "resourceNameGCUCore",
+}
+
+
+class EnflameConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_ENFLAME):
+    """Section `enflame`: whole cards, and slices of cards. `old_slices` is their older name, for want of the new one."""
+
+    count: str = ""
+    slices: str = ""
+    old_slices: str = ""
+    memory: str = ""
+    cores: str = ""
+
+
 class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The whole file; its defaults, for want of a file, are those of HAMi's chart.
 
@@ -124,6 +206,7 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     )
     hygon: HygonConfig = HygonConfig(count="hygon.com/dcunum", memory="hygon.com/dcumem", cores="hygon.com/dcucores")
     iluvatars: tuple[IluvatarConfig, ...] = ()
+    vnpus: AscendConfig = AscendConfig()
     mthreads: MthreadsConfig = MthreadsConfig(
         count="mthreads.com/vgpu", memory="mthreads.com/sgpu-memory", cores="mthreads.com/sgpu-core"
     )
@@ -131,9 +214,29 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     amd: AmdConfig = AmdConfig(count="amd.com/gpu", memory="amd.com/gpumem", cores="amd.com/gpucores")
     vastai: VastaiConfig = VastaiConfig(count="vastaitech.com/va")
     biren: BirenConfig = BirenConfig(count="birentech.com/gpu")
+    kunlun: KunlunConfig = KunlunConfig(
+        count="kunlunxin.com/xpu", parts="kunlunxin.com/vxpu", memory="kunlunxin.com/vxpu-memory"
+    )
+    enflame: EnflameConfig = EnflameConfig(
+        count="enflame.com/gcu",
+        slices="enflame.com/drs-gcu",
+        memory="enflame.com/gcu-memory",
+        cores="enflame.com/gcu-core",
+    )
 
 
-_OPTIONAL: Final = ("cambricon", "hygon", "mthreads", "awsneuron", "amd", "vastai", "biren")
+_OPTIONAL: Final = (
+    "cambricon",
+    "hygon",
+    "mthreads",
+    "awsneuron",
+    "amd",
+    "vastai",
+    "biren",
+    "kunlun",
+    "enflame",
+    "vnpus",
+)
 """Sections that sell nothing where a file leaves them out, and nothing of what they leave out, as in HAMi."""
 
 
@@ -152,6 +255,9 @@ def device_config(raw: Mapping[str, object]) -> DeviceConfig:
     _check(config.nvidia)
     if config.hygon.memory_factor < 0:
         raise InvalidInput("device-config: hygon.memoryFactor", config.hygon.memory_factor, "must not be negative")
+    for chip in config.vnpus.configs:
+        if chip.memory_factor < 0:
+            raise InvalidInput(f"device-config: vnpus.{chip.word}.memoryFactor", chip.memory_factor, "must not be negative")
     return config
 
 

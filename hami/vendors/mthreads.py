@@ -4,19 +4,18 @@ from collections.abc import Mapping
 from typing import Final
 
 from hami.domain.device import Device
-from hami.domain.errors import InvalidInput
 from hami.domain.pod import Container, Node, Pod, Quantity
 from hami.domain.request import DeviceRequest
 from hami.domain.units import CorePercent, MiB, Slots
 from hami.vendors import quantities
 from hami.vendors.config import MthreadsConfig
-from hami.vendors.registers import capacity, cards_by_capacity
+from hami.vendors.registers import cards_by_cores
 from hami.vendors.requests import cores_of, given
 from hami.vendors.vendor import STANDARD, AnnotationKeys, Changes, Check, Refused, ResourceNames, Vendor, Writing
 
 _UNIT: Final = 512
-_SLOTS: Final = 100
-_CORES: Final = 16
+_SLOTS: Final = Slots(100)
+_CORES: Final = CorePercent(16)
 _MEMORY: Final = 96
 _LEGAL: Final = (2, 4, 8, 16, 32, 64, 96)
 """Memory of one shared card, in units."""
@@ -79,33 +78,12 @@ def admit(container: Container, _pod: Pod, vendor: Vendor) -> Changes | Refused:
 
 
 def discover(node: Node, vendor: Vendor) -> tuple[Device, ...]:
-    cores = capacity(node, vendor.resources.cores)
-    memory = capacity(node, vendor.resources.memory)
-    if cores == 0:
-        if capacity(node, vendor.resources.count):
-            raise InvalidInput(f'status.capacity["{vendor.resources.cores}"]', 0, "must be positive where there are cards")
-        return ()
-    each = memory * _UNIT * _CORES // cores
-    return tuple(
-        Device(
-            uuid=f"{node.metadata.name}-mthreads-{number}",
-            vendor=vendor.word,
-            model=vendor.word,
-            memory=MiB(each),
-            cores=CorePercent(_CORES),
-            slots=Slots(_SLOTS),
-            index=number,
-            numa=0,
-        )
-        for number in cards_by_capacity(node, vendor.resources.cores, -(-cores // _CORES))
-    )
+    return cards_by_cores(node, vendor, name="mthreads", per_card=_CORES, slots=_SLOTS)
 
 
 def annotate(writing: Writing, _vendor: Vendor) -> Mapping[str, str]:
-    """The plugin reads one list of cards per pod: that of the last container that has any."""
-    last = [container.shares for container in writing.containers if container.shares][-1]
     return {
-        "mthreads.com/gpu-index": ",".join(str(share.index) for share in last),
+        "mthreads.com/gpu-index": writing.last_indices,
         "mthreads.com/predicate-node": writing.node.name,
         "mthreads.com/predicate-time": str(writing.now_s * 10**9),
     }

@@ -1,7 +1,7 @@
 """How a node announces its devices by annotation: HAMi's JSON register, the older colon form, and pair scores."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -275,6 +275,47 @@ def cards_by_capacity(node: Node, resource: str, count: int) -> range:
             f'status.capacity["{resource}"]', count, f"means more than {MOST_CARDS} cards on {node.metadata.name}"
         )
     return range(count)
+
+
+def numbered_cards(
+    node: Node,
+    vendor: Vendor,
+    resource: str,
+    count: int,
+    *,
+    name: str,
+    memory: MiB,
+    cores: CorePercent,
+    slots: Slots,
+    numa: Callable[[int], int] = lambda _: 0,
+) -> tuple[Device, ...]:
+    """That many equal cards, which a capacity of `resource` stands for: `<node>-<name>-<number>`."""
+    return tuple(
+        Device(
+            uuid=f"{node.metadata.name}-{name}-{number}",
+            vendor=vendor.word,
+            model=vendor.word,
+            memory=memory,
+            cores=cores,
+            slots=slots,
+            index=number,
+            numa=numa(number),
+        )
+        for number in cards_by_capacity(node, resource, count)
+    )
+
+
+def cards_by_cores(node: Node, vendor: Vendor, *, name: str, per_card: CorePercent, slots: Slots) -> tuple[Device, ...]:
+    """The advertised cores are those of all cards: as many cards as that takes, the advertised memory spread over them."""
+    cores = capacity(node, vendor.resources.cores)
+    memory = capacity(node, vendor.resources.memory)
+    if cores == 0:
+        if capacity(node, vendor.resources.count):
+            raise InvalidInput(f'status.capacity["{vendor.resources.cores}"]', 0, "must be positive where there are cards")
+        return ()
+    each = MiB(memory * vendor.memory_factor * per_card // cores)
+    count = -(-cores // per_card)
+    return numbered_cards(node, vendor, vendor.resources.cores, count, name=name, memory=each, cores=per_card, slots=slots)
 
 
 def _text(value: object) -> str:

@@ -3,7 +3,22 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from hami.vendors import amd, biren, cambricon, hygon, iluvatar, mthreads, neuron, nvidia, vastai
+from hami.vendors import (
+    amd,
+    ascend,
+    biren,
+    cambricon,
+    enflame,
+    gcu,
+    hygon,
+    iluvatar,
+    kunlun,
+    mthreads,
+    neuron,
+    nvidia,
+    vastai,
+    xpu,
+)
 from hami.vendors.config import DeviceConfig
 from hami.vendors.vendor import Vendor
 
@@ -11,12 +26,15 @@ VENDORS: Final[tuple[Callable[[DeviceConfig], tuple[Vendor, ...]], ...]] = (
     lambda config: (nvidia.vendor(config.nvidia),),
     lambda config: (cambricon.vendor(config.cambricon),),
     lambda config: (hygon.vendor(config.hygon),),
+    lambda config: (gcu.vendor(config.enflame), enflame.vendor(config.enflame)),
     lambda config: (mthreads.vendor(config.mthreads),),
+    lambda config: (kunlun.vendor(config.kunlun), xpu.vendor(config.kunlun)),
     lambda config: (neuron.vendor(config.awsneuron),),
     lambda config: (amd.vendor(config.amd),),
     lambda config: (vastai.vendor(config.vastai),),
     lambda config: (biren.vendor(config.biren),),
     lambda config: tuple(iluvatar.vendor(chip) for chip in config.iluvatars),
+    lambda config: ascend.vendors(config.vnpus),
 )
 
 

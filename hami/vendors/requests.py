@@ -51,9 +51,11 @@ def asks(container: Container, vendor: Vendor) -> bool:
     given = container.resources
     if given is None:
         return False
-    names = vendor.asked_by or (vendor.resources.count,)
-    sides = (given.limits,) if vendor.limits_only else (given.limits, given.requests)
-    return any(side is not None and name in side for side in sides for name in names)
+    limits, requests = given.limits, None if vendor.limits_only else given.requests
+    for name in vendor.asked_by or (vendor.resources.count,):  # asked of every vendor for every container
+        if (limits is not None and name in limits) or (requests is not None and name in requests):
+            return True
+    return False
 
 
 def device_request(container: Container, vendor: Vendor, place: str) -> DeviceRequest | None:

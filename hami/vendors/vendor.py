@@ -42,6 +42,13 @@ class Check(StrEnum):
     MIG = "a MIG profile has a free place on it"
     COMPUTE_UNITS = "it has the compute units"
     NEURON_CORES = "it has the cores, counted as bits"
+    IDLE = "nothing of it is given out"
+    WHOLE = "nothing of it is given out, as it is given out whole"
+    EQUAL_PARTS = "what is given out of it are parts of the size asked for"
+    COUNTED_CORES = "it has the cores, where it says how many"
+    SPLIT_CORES = "it has the cores, out of 100 where the pod wants a soft split"
+    SPLIT_EXCLUSIVE = "it is idle, where the whole card, or all 100 of a soft split, is asked for"
+    SPLIT_EXHAUSTED = "it has cores left, of all that it has or of 100, where none are asked for"
 
 
 STANDARD: Final = (
@@ -67,6 +74,8 @@ class Size(StrEnum):
     NOTHING = "a slot and nothing else"
     COMPUTE_UNITS = "memory in MiB or the whole card, cores in percent of the card's compute units"
     NEURON_CORES = "no memory, cores as a bit mask"
+    WHOLE = "the whole card"
+    PROFILE = "memory and cores of the profile chosen for the node; more slots the larger it is"
 
 
 class Select(StrEnum):
@@ -76,6 +85,14 @@ class Select(StrEnum):
     TOPOLOGY = "the first ones, or the best connected with policy topology-aware"
     DIE_GROUPS = "from as few boards as possible, where the cards are dies"
     NEURON_RUNS = "one by policy, several as a run of neighbours"
+    WINGS = (
+        "linked ones, by index: within four neighbours, else across; if that fails, the reason is how many cards mutex, "
+        "uuids or cordons ruled out, else `1/<cards> NumaNotFit`"
+    )
+    PROFILE = "the first ones for which the node has a profile that is large enough, else the reason is `1/<cards> ModeNotFit`"
+    SPLIT = "the first ones in the order of the policy, on a node that splits cards as the pod wants"
+    NETWORK_GROUPS = "one by policy, several from as few networks as possible, on a node that splits cards as the pod wants"
+    CARD_PAIRS = "one by policy, several as pairs (0 and 1, 2 and 3, ...), on a node that splits cards as the pod wants"
 
 
 class Score(StrEnum):
@@ -83,6 +100,8 @@ class Score(StrEnum):
 
     NONE = "nothing"
     SAME_BOARD = "the largest part of a container's cards that share a board"
+    WINGS = "1000 to 3000 the fewer groups of four linked cards are broken into, where it has no other vendor's cards"
+    SAME_NETWORK = "ten times the largest part of a container's cards that share a network"
 
 
 class ResourceNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +164,12 @@ class Writing(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeState
     now_s: int
 
+    @property
+    def last_indices(self) -> str:
+        """For plugins that read one list of cards per pod: the last container's that has any."""
+        shares = [container.shares for container in self.containers if container.shares][-1]
+        return ",".join(str(share.index) for share in shares)
+
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One accelerator family under one configuration.
@@ -155,7 +180,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     Fit: `checks` in order, `size`, `select`, `score`. `pod_keys`: further pod annotations that its checks read.
     `quota_at_fit`: namespace quota is asked again for every card, not only at admission. `model_in_annotation`: the
-    allocation names the card's model instead of the vendor word.
+    allocation names the card's model instead of the vendor word. `soft_split`: nodes that do not say whether they can share
+    cards by memory and cores can.
     """
 
     word: str
@@ -180,6 +206,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     score: Score = Score.NONE
     pod_keys: tuple[str, ...] = ()
     quota_at_fit: bool = False
+    soft_split: bool = False
     model_in_annotation: bool = False
     identity: bool = False
     """Containers learn their devices from environment that refers to annotations (docs/delivery.md)."""
@@ -193,6 +220,14 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Entries of docs/differences.md that are about this vendor."""
     annotate: "Callable[[Writing, Vendor], Mapping[str, str]] | None" = None
     """Annotations of a placed pod beyond `allocated` and `to_allocate`."""
+
+    @cached_property
+    def wish_keys(self) -> tuple[str, ...]:
+        """The annotations of a pod that a placement on its cards reads."""
+        own = self.keys
+        further = (key for pair in own.more_uuids for key in pair)
+        named = (own.use_type, own.nouse_type, own.use_uuid, own.nouse_uuid, own.numa_bind, own.mode, *further, *self.pod_keys)
+        return tuple(key for key in named if key)
 
     @cached_property
     def plain(self) -> bool:

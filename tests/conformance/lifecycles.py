@@ -19,7 +19,7 @@ from hami.events.catalog.allocation import (
     AllocationShrunk,
 )
 from hami.scheduler.decide.reconcile import Action, PodFacts, reconcile
-from hami.vendors import nvidia, registers
+from hami.vendors import ascend, nvidia, registers
 from hami.vendors.requests import containers_of
 from hami.vendors.vendor import Vendor
 from tests.conformance.outcome import PASSED, Outcome, difference, documented, failed, not_covered
@@ -162,6 +162,8 @@ def check_node(case: Case) -> Outcome:
     found = []
     for word in known:
         recorded = decoded.get(word, {})
+        if "panic" in recorded:
+            return documented("null-card")
         read = _nvidia_node if word == nvidia.WORD else _other_node
         found += read(raw, vendors[word], recorded)
     if found and all("status.capacity" in each for each in found):
@@ -203,7 +205,8 @@ def _other_node(raw: Case, vendor: Vendor, recorded: Case) -> list[str]:
 def row_of(device: Device) -> Case:
     row: Case = json.loads(registers.encode_register([device]))[0]
     row.pop("custominfo", None)
-    return row | ({"custominfo": device.attributes} if device.attributes else {})
+    own = {key: value for key, value in device.attributes.items() if key != ascend.SOFT_SPLIT}
+    return row | ({"custominfo": own} if own else {})
 
 
 def _recorded_row(raw: Case) -> Case:

@@ -20,12 +20,14 @@ from hami.scheduler.decide.cards import Card, Walk
 from hami.scheduler.decide.fit import question
 from hami.scheduler.decide.policies import DEVICE_POLICY, SchedulingPolicy
 from hami.scheduler.decide.reserve import binding_annotations
+from hami.scheduler.decide.vendorscore import added_score
 from hami.scheduler.dryrun import cordoned_uuids
 from hami.vendors.admission import changes_of
 from hami.vendors.registers import listed
 from hami.vendors.registry import by_word, vendors_of
 from hami.vendors.requests import asks, device_request, pod_request
 from hami.vendors.vendor import Refused, Vendor
+from tests.conformance import ascend
 from tests.conformance.filters import read_otherwise_in, requests_as_recorded, same_requests
 from tests.conformance.lifecycles import row_of
 from tests.conformance.outcome import PASSED, Outcome, difference, documented, failed, not_covered
@@ -50,6 +52,8 @@ def check(case: Case) -> Outcome:
 
 def _configured(vendor: Vendor, config: Case) -> Vendor:
     """The chart's page with the names and numbers of the test it comes from."""
+    if "templates" in config:
+        return ascend.configured(vendor.word, config)
     names = msgspec.structs.replace(
         vendor.resources,
         count=config["count"],
@@ -61,7 +65,7 @@ def _configured(vendor: Vendor, config: Case) -> Vendor:
         vendor,
         resources=names,
         memory_factor=config.get("memoryFactor") or vendor.memory_factor,
-        default_memory=MiB(config.get("defaultMemory") or 0),
+        default_memory=MiB(config.get("defaultMemory") or vendor.default_memory),
     )
 
 
@@ -147,7 +151,8 @@ def walk_of(vendor: Vendor, given: Case, asked: DeviceRequest) -> Walk:
     """The cards in the order given, as the tests call the vendor's fit."""
     notes = given.get("annotations") or {}
     cordoned = cordoned_uuids((given.get("node_annotations") or {}).get(CORDON, ""))
-    cards = [Card(state_of(each, vendor, given.get("pair_scores") or {}, cordoned)) for each in given["devices"]]
+    raws = [ascend.with_node(each, given.get("node_annotations") or {}) for each in given["devices"]]
+    cards = [Card(state_of(each, vendor, given.get("pair_scores") or {}, cordoned)) for each in raws]
     container = ContainerRequest(name="c", kind=ContainerKind.APP, requests=(asked,))
     request = PodRequest(uid="u", namespace="", name="p", containers=(container,), annotations=notes)
     ask = question(request, SchedulingPolicy(device=notes.get(DEVICE_POLICY, "spread")), (vendor,), {})
@@ -209,6 +214,8 @@ def _admit(vendor: Vendor, given: Case, expect: Case) -> Outcome:
     if isinstance(changes, Refused):
         wanted = expect.get("error", False)
         same = wanted is True or (isinstance(wanted, str) and wanted in changes.message)
+        if ascend.sliced_pair(changes.message):
+            return documented("V20.7")
         return PASSED if same else failed(difference("error", changes.message, expect))
     ours: dict[str, Any] = {
         "claimed": changes.claims,
@@ -224,6 +231,40 @@ def _admit(vendor: Vendor, given: Case, expect: Case) -> Outcome:
         if (not value.items() <= ours[key].items() if isinstance(value, dict) else ours[key] != value)
     ]
     return failed(*found) if found else PASSED
+
+
+def _score(vendor: Vendor, given: Case, expect: Case) -> Outcome:
+    node = NodeState(name="n", devices=tuple(state_of(each, vendor, {}, frozenset()) for each in given["previous"]))
+    containers = tuple(
+        ContainerShares(
+            name=f"c{number}",
+            kind=ContainerKind.APP,
+            shares=tuple(
+                DeviceShare(
+                    vendor=vendor.word, uuid=f"card-{each['idx']}", memory=MiB(0), cores=CorePercent(0), index=each["idx"]
+                )
+                for each in shares
+            ),
+        )
+        for number, shares in enumerate(given["granted"])
+    )
+    asked = DeviceRequest(vendor=vendor.word, count=1)
+    container = ContainerRequest(name="c", kind=ContainerKind.APP, requests=(asked,))
+    request = PodRequest(uid="u", namespace="", name="p", containers=(container,))
+    ours = added_score(node, containers, question(request, SchedulingPolicy(device=given["policy"]), (vendor,), {}))
+    return PASSED if ours == expect["score"] else failed(difference("score", ours, expect["score"]))
+
+
+def _announced(given: Case, vendor: Vendor) -> NodeState:
+    """The node as far as its chosen cards tell: what a card can be cut into, where they say of which part they give it."""
+    states = []
+    for device in (each for devices in given["devices"] for each in devices):
+        info = dict(device.get("info", {}))
+        if "drsSlice" in info:
+            info["profiles"] = {info["profileName"]: info["profileID"]}
+            info["maxSlice"] = info["drsSlice"] * 100 // device["core"]
+        states.append(state_of({**device, "info": info}, vendor, {}, frozenset()))
+    return NodeState(name="", devices=tuple(states))
 
 
 def _annotate(vendor: Vendor, given: Case, expect: Case) -> Outcome:
@@ -249,7 +290,7 @@ def _annotate(vendor: Vendor, given: Case, expect: Case) -> Outcome:
     spec = {"containers": [{"name": name, "resources": {"limits": given.get("limits")}} for name in names]}
     request = pod_request(pod_of({"metadata": {"annotations": given.get("annotations")}, "spec": spec}), (vendor,))
     ours = binding_annotations(
-        containers, (vendor,), reservation_id="r", node=NodeState(name=""), now_s=1_700_000_000, request=request
+        containers, (vendor,), reservation_id="r", node=_announced(given, vendor), now_s=1_700_000_000, request=request
     )
     found = [
         difference(key, ours.get(key), value)
@@ -267,4 +308,5 @@ _CHECKS: dict[str, Callable[[Vendor, Case, Case], Outcome]] = {
     "pick": _pick,
     "admit": _admit,
     "annotate": _annotate,
+    "score": _score,
 }

@@ -213,16 +213,8 @@ def quota_used(allocations: Any, vendors: tuple[Vendor, ...]) -> dict[str, dict[
 
 
 _OTHERS = {
-    "huawei.com/": ("Ascend910A", "Ascend910C", "Ascend310P"),
     "metax-tech.com/": ("Metax-GPU", "Metax-SGPU"),
-    "kunlunxin.com/": ("kunlun", "XPU"),
-    "enflame.com/": ("GCU", "Enflame"),
-    "Ascend": ("Ascend910A", "Ascend910C", "Ascend310P"),
     "Metax": ("Metax-GPU", "Metax-SGPU"),
-    "kunlun": ("kunlun", "XPU"),
-    "XPU": ("kunlun", "XPU"),
-    "GCU": ("GCU", "Enflame"),
-    "Enflame": ("GCU", "Enflame"),
 }
 """What the recordings know besides, by names that give it away, and by which words hami would know it."""
 

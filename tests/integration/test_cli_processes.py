@@ -118,6 +118,30 @@ def test_the_kubeconfig_names_the_address_that_others_use(folder: Path) -> None:
         assert document["clusters"][0]["cluster"]["server"] == "http://apiserver:6443"
 
 
+def test_a_simulated_api_server_that_starts_again_keeps_its_authority(folder: Path) -> None:
+    kubeconfig, authority = folder / "kubeconfig", folder / "ca.pem"
+
+    def made_by(host: str) -> bytes:
+        hooks = ("--webhook", f"https://{host}:8443", "--certificates", str(folder))
+        with running("sim", "apiserver", "--bind", "127.0.0.1:0", "--kubeconfig", str(kubeconfig), *hooks) as api:
+            assert api.stdout is not None
+            assert api.stdout.readline().startswith("http://127.0.0.1:")
+        return authority.read_bytes()
+
+    first = made_by("scheduler")
+    assert made_by("scheduler") == first
+    assert made_by("elsewhere") != first
+
+
+def test_a_kubeconfig_of_an_earlier_run_is_not_taken_for_a_server_that_is_up(folder: Path) -> None:
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text("of an earlier run")
+    with running("sim", "apiserver", "--bind", "256.0.0.1:0", "--kubeconfig", str(kubeconfig)) as api:
+        api.communicate(timeout=30)
+        assert api.returncode != Exit.OK
+    assert not kubeconfig.exists()
+
+
 def test_an_agent_without_a_kubelet_folder_says_so(folder: Path) -> None:
     with running(*agent_arguments("redis://127.0.0.1:1/0", folder, "")) as agent:
         _, err = agent.communicate(timeout=30)

@@ -145,6 +145,7 @@ async def racing(world: World, folder: Path) -> AsyncIterator[tuple[list[Process
         yield processes, callers
 
 
+@pytest.mark.simulated
 @pytest.mark.timeout(180)
 async def test_nothing_is_given_twice_and_nothing_is_left_over(world: World, tmp_path: Path) -> None:
     for number in range(NODES):

@@ -55,7 +55,7 @@ async def test_match_01_two_unserved_pods_on_one_card(world: World) -> None:
         for each in case["given"]["reservations"]:
             name = each["pod_uid"].lower()
             await bound(caller, await world.add_pod(name, limits=asking(gpu=1, gpumem=each["mem_mib"])))
-            notes = world.pod_of(name)["metadata"]["annotations"]
+            notes = (await world.pod_of(name))["metadata"]["annotations"]
             assert notes[identity.memory_key("main", 0)] == f"{each['mem_mib']}m"
             assert notes[identity.visible_key("main")] == each["device"]
 

@@ -4,6 +4,7 @@ import json
 
 from hami.events.catalog.allocation import AllocationBound, AllocationLapsed, AllocationReserved
 from hami.events.catalog.governance import PlacementRefused, PolicyChanged
+from hami.kube.kinds import NODES
 from hami.vendors.registers import encode_register
 from tests.support.builders import a_device
 from tests.support.objects import node
@@ -22,7 +23,7 @@ async def test_filter_reserves_and_bind_writes_the_binding_with_its_annotations(
         assert found["FailedNodes"] == {"absent": "node unregistered"}
         assert found["Error"] == ""
         assert await caller.bind(pod, "n1") == ""
-    bound = world.pod_of("p1")
+    bound = await world.pod_of("p1")
     assert bound["spec"]["nodeName"] == "n1"
     assert bound["metadata"]["annotations"]["container.hami.io/main.visible-devices"] == "GPU-n1"
     assert bound["metadata"]["annotations"]["hami.io/vgpu-node"] == "n1"
@@ -135,7 +136,7 @@ async def test_placement_scored_names_all_that_fit_and_bind_reserves(world: Worl
         assert {each["Host"]: each["Score"] for each in json.loads(body)} == {"n1": 0, "n2": 10, "small": 0}
     [reserved] = await world.events(AllocationReserved)
     assert reserved.reservation.node == "n2"
-    assert world.pod_of("p1")["spec"]["nodeName"] == "n2"
+    assert (await world.pod_of("p1"))["spec"]["nodeName"] == "n2"
 
 
 async def test_preemption_keeps_only_nodes_where_the_victims_devices_are_enough(world: World) -> None:
@@ -173,7 +174,7 @@ async def test_nothing_is_written_to_nodes_and_pods_but_the_binding(world: World
     pod = await world.add_pod("p1")
     unfit = await world.add_pod("unfit", limits={"nvidia.com/gpu": "5"})
     async with world.scheduler() as caller:
-        before = world.versions("nodes")
+        before = await world.versions(NODES)
         await caller.bind(pod, (await caller.filter(pod, ["n1"]))["NodeNames"][0])
         await caller.filter(unfit, ["n1"])
 
@@ -181,5 +182,5 @@ async def test_nothing_is_written_to_nodes_and_pods_but_the_binding(world: World
             return await caller.metric("hami_comparisons_total") >= 3
 
         await wait_until(rounds, "three comparisons")
-        assert world.versions("nodes") == before
-        assert world.pod_of("unfit")["metadata"]["resourceVersion"] == unfit["metadata"]["resourceVersion"]
+        assert await world.versions(NODES) == before
+        assert (await world.pod_of("unfit"))["metadata"]["resourceVersion"] == unfit["metadata"]["resourceVersion"]

@@ -1,6 +1,7 @@
 """Bind when things go wrong: a slow API, a lost answer, another node, a pod that goes, a lock that is busy."""
 
 import json
+from functools import partial
 
 import anyio
 import msgspec
@@ -32,6 +33,7 @@ from tests.support.waiting import wait_until
 BINDING = "/pods/.*/binding"
 
 
+@pytest.mark.simulated
 async def test_an_answer_that_was_lost_is_found_out_by_reading_the_pod(world: World) -> None:
     await world.add_node("n1")
     pod = await world.add_pod("p1")
@@ -39,10 +41,11 @@ async def test_an_answer_that_was_lost_is_found_out_by_reading_the_pod(world: Wo
         await caller.filter(pod, ["n1"])
         world.sim.faults.add(Fault(method="POST", path=BINDING, drop_answer=True, times=1))
         assert await caller.bind(pod, "n1") == ""
-    assert world.pod_of("p1")["spec"]["nodeName"] == "n1"
+    assert (await world.pod_of("p1"))["spec"]["nodeName"] == "n1"
     assert await world.events(AllocationFailed) == []
 
 
+@pytest.mark.simulated
 async def test_a_binding_of_unknown_outcome_keeps_the_devices_and_the_next_try_settles_it(world: World) -> None:
     await world.add_node("n1")
     pod = await world.add_pod("p1", limits=WHOLE)
@@ -51,7 +54,7 @@ async def test_a_binding_of_unknown_outcome_keeps_the_devices_and_the_next_try_s
         await caller.filter(pod, ["n1"])
         lost = world.sim.faults.add(Fault(method="POST", path=BINDING, drop=True))
         assert await caller.bind(pod, "n1") == texts.BIND_UNKNOWN
-        assert world.pod_of("p1")["spec"].get("nodeName") is None
+        assert (await world.pod_of("p1"))["spec"].get("nodeName") is None
         # The late binding may still land: nobody else gets the card meanwhile.
         assert not (await caller.filter(other, ["n1"]))["NodeNames"]
         world.sim.faults.remove(lost)
@@ -60,6 +63,7 @@ async def test_a_binding_of_unknown_outcome_keeps_the_devices_and_the_next_try_s
     assert len(await world.events(AllocationBound)) == 1
 
 
+@pytest.mark.simulated
 async def test_a_binding_that_lands_after_the_caller_gave_up_is_a_success_next_time(world: World) -> None:
     await world.add_node("n1")
     pod = await world.add_pod("p1")
@@ -68,7 +72,7 @@ async def test_a_binding_that_lands_after_the_caller_gave_up_is_a_success_next_t
         world.sim.faults.add(Fault(method="POST", path=BINDING, delay=0.6, times=1))
         with anyio.move_on_after(0.2):
             await caller.bind(pod, "n1")
-        await wait_until(lambda: world.pod_of("p1")["spec"].get("nodeName") == "n1", "the late binding")
+        await wait_until(partial(world.node_of, "p1"), "the late binding")
         assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
         assert await caller.bind(pod, "n1") == ""
     assert await world.events(AllocationLapsed) == []
@@ -82,7 +86,7 @@ async def test_a_pod_without_a_reservation_on_that_node_is_not_bound(world: Worl
         assert await caller.bind(pod, "n1") == texts.NO_RESERVATION
         await caller.filter(pod, ["n1"])
         assert await caller.bind(pod, "n2") == texts.NO_RESERVATION
-    assert "nodeName" not in world.pod_of("p1")["spec"]
+    assert "nodeName" not in (await world.pod_of("p1"))["spec"]
 
 
 @pytest.mark.parametrize(
@@ -106,9 +110,10 @@ async def test_what_happened_to_the_devices_since_filter_stops_the_bind(world: W
         await world.settled(caller)
         assert await caller.bind(pod, "n1") == texts.DEVICES_GONE
     assert await world.events(AllocationBound) == []
-    assert "nodeName" not in world.pod_of("p1")["spec"]
+    assert "nodeName" not in (await world.pod_of("p1"))["spec"]
 
 
+@pytest.mark.simulated
 async def test_a_pod_bound_elsewhere_by_somebody_else_frees_its_devices(world: World) -> None:
     await world.add_node("n1")
     await world.add_node("n2")
@@ -119,7 +124,7 @@ async def test_a_pod_bound_elsewhere_by_somebody_else_frees_its_devices(world: W
         await world.kube.bind(uid=pod["metadata"]["uid"], namespace="default", name="p1", node="n2")
         assert await caller.bind(pod, "n1") != ""
     assert len(await world.events(AllocationFailed)) == 1
-    assert world.pod_of("p1")["spec"]["nodeName"] == "n2"
+    assert (await world.pod_of("p1"))["spec"]["nodeName"] == "n2"
 
 
 async def test_a_pod_that_was_replaced_under_its_name_is_not_bound(world: World) -> None:
@@ -131,9 +136,10 @@ async def test_a_pod_that_was_replaced_under_its_name_is_not_bound(world: World)
         fresh = await world.add_pod("p1")
         assert await caller.bind(pod, "n1") != ""
         assert await caller.bind(fresh, "n1") == texts.NO_RESERVATION
-    assert "nodeName" not in world.pod_of("p1")["spec"]
+    assert "nodeName" not in (await world.pod_of("p1"))["spec"]
 
 
+@pytest.mark.simulated
 async def test_a_pod_deleted_in_the_middle_of_its_bind_frees_everything(world: World) -> None:
     await world.add_node("n1")
     pod = await world.add_pod("p1", limits=WHOLE)
@@ -246,14 +252,14 @@ async def test_a_mig_instance_is_made_before_the_binding_names_it(world: World) 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bind)
             [bound] = await world.seen(AllocationBound)
-            assert "nodeName" not in world.pod_of("p1")["spec"]
+            assert "nodeName" not in (await world.pod_of("p1"))["spec"]
             [reserved] = await world.events(AllocationReserved)
             planned = reserved.reservation.containers[0].shares[0].mig
             made = MigSlice(planned.profile, planned.placement, "MIG-1")
             created = MigInstanceCreated(device="GPU-n1", instance=made, reservation=bound.reservation)
             await world.write(created, node_name="n1", subject="GPU-n1")
         assert errors == [""]
-    notes = world.pod_of("p1")["metadata"]["annotations"]
+    notes = (await world.pod_of("p1"))["metadata"]["annotations"]
     assert notes["container.hami.io/main.visible-devices"] == "MIG-1"
 
 

@@ -26,6 +26,7 @@ async def _ready(caller: Caller) -> bool:
     return (await caller.readyz())[0] == 200
 
 
+@pytest.mark.simulated
 async def test_before_the_inventory_is_seen_it_is_not_ready_and_filter_says_so(world: World) -> None:
     await world.add_node("n1")
     pod = await world.add_pod("p1")

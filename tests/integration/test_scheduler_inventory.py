@@ -1,5 +1,7 @@
 """What happens in Kubernetes reaches the log: pods end, nodes go, quotas and cordons change, and the log is made true again."""
 
+import pytest
+
 from hami.domain.cluster import NamespaceQuota, QuotaLimit
 from hami.events.catalog.allocation import (
     AllocationBound,
@@ -216,6 +218,7 @@ async def _ended_by_another_replica(world: World) -> None:
     await world.write(event, node_name="n1")
 
 
+@pytest.mark.simulated
 async def test_a_deletion_while_the_watch_was_broken_is_heard_when_it_is_back(world: World) -> None:
     await world.add_node("n1")
     pod = await world.add_pod("p1")
@@ -230,6 +233,7 @@ async def test_a_deletion_while_the_watch_was_broken_is_heard_when_it_is_back(wo
         assert released.reason == "pod_deleted"
 
 
+@pytest.mark.simulated
 async def test_what_was_seen_last_does_not_bring_a_released_pod_back(world: World) -> None:
     """A replica whose watch lags still has the pod among the running ones when another has written its end."""
     await world.add_node("n1")

@@ -2,10 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 import anyio
 
 from hami.events.catalog.allocation import AllocationReserved
+from hami.kube.kinds import EVENTS
 from hami.sim.kubeapi import ClusterAccess
 from hami.sim.kubescheduler import Extender, KubeScheduler
 from tests.support.builders import a_device
@@ -47,7 +50,7 @@ async def test_a_pod_that_fits_nowhere_is_filtered_at_most_three_times_then_sile
         await wait_until(lambda: kube_scheduler.calls["filter"], "the first filter call")
         await _comparisons(caller, 4)
         assert kube_scheduler.calls["filter"] <= 3
-        condition = world.pod_of("big")["status"]["conditions"][0]
+        condition = (await world.pod_of("big"))["status"]["conditions"][0]
         assert condition["message"] == "0/2 nodes are available: 2 1/1 CardInsufficientMemory."
 
 
@@ -56,16 +59,16 @@ async def test_pods_flow_from_pending_to_bound_and_a_freed_card_goes_to_the_one_
     await world.add_node("n1")
     async with world.scheduler() as caller, _scheduling(world, caller) as kube_scheduler:
         await world.kube.create_pod(_pod("first", **whole))
-        await wait_until(lambda: world.pod_of("first")["spec"].get("nodeName"), "the first pod bound")
+        await wait_until(partial(world.node_of, "first"), "the first pod bound")
         await world.kube.create_pod(_pod("second", **whole))
         await wait_until(lambda: kube_scheduler.calls["filter"] >= 2, "the second pod tried")
-        assert "nodeName" not in world.pod_of("second")["spec"]
+        assert "nodeName" not in (await world.pod_of("second"))["spec"]
         await world.kube.delete_pod("default", "first", grace=0)
         await world.seen(AllocationReserved, 1)
         # The deletion wakes the pod; should its filter come before the release is in the log, the next change wakes it again.
         await _comparisons(caller, 1)
         await world.kube.create_pod(_pod("nudge", **{"nvidia.com/gpu": "9"}))
-        await wait_until(lambda: world.pod_of("second")["spec"].get("nodeName"), "the second pod bound", timeout=15)
+        await wait_until(partial(world.node_of, "second"), "the second pod bound", timeout=15)
 
 
 async def test_kubernetes_events_tell_the_story_once(world: World) -> None:
@@ -77,11 +80,15 @@ async def test_kubernetes_events_tell_the_story_once(world: World) -> None:
         await caller.filter(pod, ["n1"])
         await caller.bind(pod, "n1")
 
-        def reasons() -> list[str]:
-            return sorted(each["reason"] for each in world.sim.objects("events"))
+        about = {each["metadata"]["uid"] for each in (pod, big)}
+        told: list[dict[str, Any]] = []
 
-        await wait_until(lambda: len(reasons()) >= 3, "the events")
-        assert reasons() == ["BindingSucceed", "FilteringFailed", "FilteringSucceed"]
-        notes = {each["reason"]: each.get("message") or each.get("note") for each in world.sim.objects("events")}
+        async def three() -> bool:
+            told[:] = [each for each in await world.kube.list(EVENTS) if each["involvedObject"]["uid"] in about]
+            return len(told) >= 3
+
+        await wait_until(three, "the events")
+        assert sorted(each["reason"] for each in told) == ["BindingSucceed", "FilteringFailed", "FilteringSucceed"]
+        notes = {each["reason"]: each["message"] for each in told}
         assert notes["FilteringFailed"] == "no available node, 1 nodes do not meet"
         assert notes["BindingSucceed"] == "Successfully binding node [n1] to default/p1"

@@ -62,7 +62,7 @@ async def test_two_schedulers_and_one_pod(world: World) -> None:
             tasks.start_soon(bind, 0, a, last)
             tasks.start_soon(bind, 1, b, last)
         assert "" in errors
-    assert world.pod_of("p1")["spec"]["nodeName"] == last
+    assert (await world.pod_of("p1"))["spec"]["nodeName"] == last
     assert len(await world.events(AllocationBound)) == 1
 
 

@@ -13,10 +13,11 @@ import trustme
 from hami.events.redis.client import Client
 from hami.kube.client import KubeClient
 from hami.kube.errors import ApiError
-from hami.kube.kinds import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
+from hami.kube.kinds import MUTATING_WEBHOOKS, PODS, VALIDATING_WEBHOOKS
 from hami.kube.results import Refused
 from hami.sim.apiserver.admission import User
 from hami.sim.apiserver.app import Settings, serving
+from tests.support.cluster import Api
 from tests.support.data import load_json
 from tests.support.objects import pod as pod_object
 from tests.support.scheduler import Caller, World
@@ -44,7 +45,7 @@ class Guarded:
         pod = await self.user.create_pod(pod_object(name, namespace="default"))
         assert (await self.caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
         assert await self.caller.bind(pod, "n1") == ""
-        return self.world.pod_of(name)
+        return await self.world.pod_of(name)
 
 
 def _certificate(folder: Path) -> tuple[dict[str, Any], str]:
@@ -80,7 +81,7 @@ async def _guarded(valkey: Client, folder: Path) -> AsyncIterator[Guarded]:
         KubeClient.at(sim.url, token="user") as user,
         KubeClient.at(sim.url, token="control") as control,
     ):
-        world = World(valkey, sim, user, folder, token="control")
+        world = World(valkey, Api(user, sim), folder, token="control")
         await world.writer.start()
         await world.add_node("n1")
         async with world.scheduler(**tls, authority=trusted(bundle), control_plane_user=CONTROL) as caller:
@@ -124,7 +125,7 @@ async def test_what_would_break_the_accounting_is_refused_in_words(guarded: Guar
     unreadable = pod_object("p4", namespace="default", limits={"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1500m"})
     with pytest.raises(ApiError, match=r"nvidia\.com/gpumem"):
         await guarded.user.create_pod(unreadable)
-    assert guarded.world.sim.objects("pods") == []
+    assert await guarded.world.kube.list(PODS) == []
 
 
 async def test_after_the_bind_the_reserved_keys_are_frozen_for_everyone_but_the_control_plane(guarded: Guarded) -> None:
@@ -137,7 +138,7 @@ async def test_after_the_bind_the_reserved_keys_are_frozen_for_everyone_but_the_
         await guarded.user.patch_pod("default", "p1", {"metadata": {"labels": {"hami.io/managed": None}}})
     await guarded.user.patch_pod("default", "p1", {"metadata": {"annotations": {"mine": "yes"}}})
     await guarded.control.patch_pod("default", "p1", forged)
-    assert guarded.world.pod_of("p1")["metadata"]["annotations"][KEY] == "GPU-somebody-elses"
+    assert (await guarded.world.pod_of("p1"))["metadata"]["annotations"][KEY] == "GPU-somebody-elses"
 
 
 async def test_a_binding_needs_a_live_reservation_on_that_node_and_the_control_plane(guarded: Guarded) -> None:
@@ -156,7 +157,7 @@ async def test_a_binding_needs_a_live_reservation_on_that_node_and_the_control_p
     assert await guarded.caller.bind(pod, "n1") == ""
     plain = await guarded.user.create_pod(pod_object("plain", namespace="default", limits={"cpu": "1"}))
     await guarded.user.bind(uid=plain["metadata"]["uid"], namespace="default", name="plain", node="n1")
-    assert guarded.world.pod_of("plain")["spec"]["nodeName"] == "n1"
+    assert (await guarded.world.pod_of("plain"))["spec"]["nodeName"] == "n1"
 
 
 async def test_reviews_of_a_real_api_server_are_answered_in_kind(guarded: Guarded) -> None:

@@ -1,6 +1,5 @@
 """A tenant against a real scheduler's webhooks, called by the API server over TLS: he gets what was reserved, or nothing."""
 
-import copy
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -26,6 +25,7 @@ from hami.sim import webhooks
 from hami.sim.apiserver.admission import User
 from hami.sim.apiserver.app import RunningServer, Settings, serving
 from hami.vendors import identity
+from tests.support.cluster import Api
 from tests.support.objects import pod
 from tests.support.scheduler import QUICK, Caller, Obj, World
 from tests.support.waiting import wait_until
@@ -51,7 +51,7 @@ class Town:
         made = await self.create(name)
         assert (await self.caller.filter(made, ["n1"]))["NodeNames"] == ["n1"]
         assert await self.caller.bind(made, "n1") == ""
-        return copy.deepcopy(self.world.pod_of(name))
+        return await self.world.pod_of(name)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ async def town(valkey_client: Client, guarded: RunningServer, tmp_path: Path) ->
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusted)) as http,
         anyio.create_task_group() as tasks,
     ):
-        world = World(valkey_client, guarded, admin, tmp_path)
+        world = World(valkey_client, Api(admin, guarded), tmp_path)
         await world.writer.start()
         await world.add_node("n1")
         tasks.start_soon(partial(run_scheduler, ready=ready.append), settings, redis)
@@ -110,7 +110,7 @@ async def test_forged_annotations_do_not_get_in_by_any_way(town: Town, key: str)
     made["metadata"]["annotations"] = {**before, **forged}
     with pytest.raises(ApiError, match="reserved"):
         await town.tenant.replace(PODS, made)
-    assert town.world.pod_of("p1")["metadata"]["annotations"] == before
+    assert (await town.world.pod_of("p1"))["metadata"]["annotations"] == before
 
 
 async def test_a_pod_that_got_round_the_webhook_cannot_become_ours_later(town: Town) -> None:
@@ -140,7 +140,7 @@ async def test_nobody_else_binds_a_pod_that_holds_devices(town: Town) -> None:
     for path in ("/api/v1/namespaces/default/bindings", "/api/v1/namespaces/default/pods/p1/binding"):
         with pytest.raises(ApiError, match="reserved"):
             await town.tenant.request("POST", path, old_way)
-    assert "nodeName" not in town.world.pod_of("p1")["spec"]
+    assert "nodeName" not in (await town.world.pod_of("p1"))["spec"]
     assert await town.caller.bind(made, "n1") == ""
 
 
@@ -154,7 +154,7 @@ async def test_a_debug_container_of_a_pod_with_devices_sees_none(town: Town) -> 
     with pytest.raises(ApiError, match="not for users to set"):
         await debug({"spec": {"ephemeralContainers": [helping_itself]}})
     await debug({"spec": {"ephemeralContainers": [SEEN_BY_CONFIG_MAP]}})
-    [added] = town.world.pod_of("p1")["spec"]["ephemeralContainers"]
+    [added] = (await town.world.pod_of("p1"))["spec"]["ephemeralContainers"]
     assert added["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
     await town.tenant.patch_pod("default", "p1", {"metadata": {"labels": {webhooks.IGNORE_LABEL: "ignore"}}})
     with pytest.raises(ApiError, match="must set NVIDIA_VISIBLE_DEVICES=void"):
@@ -170,7 +170,7 @@ async def test_containers_of_every_kind_see_their_own_reservation_or_nothing(tow
     made = await town.create("p1", more={"initContainers": helpers})
     assert (await town.caller.filter(made, ["n1"]))["NodeNames"] == ["n1"]
     assert await town.caller.bind(made, "n1") == ""
-    bound = town.world.pod_of("p1")
+    bound = await town.world.pod_of("p1")
     notes = bound["metadata"]["annotations"]
     assert {key: notes[key] for key in notes if key.endswith("visible-devices")} == {
         identity.visible_key("warm-up"): "GPU-n1",
@@ -212,7 +212,7 @@ async def test_a_namespace_that_hami_leaves_alone_needs_no_hami(town: Town) -> N
     await town.world.kube.replace(VALIDATING_WEBHOOKS, registered)
     made = await town.world.kube.create_pod(pod("scheduler-0", namespace="hami-system", limits={}))
     await town.world.kube.bind(uid=made["metadata"]["uid"], namespace="hami-system", name="scheduler-0", node="n1")
-    assert town.world.pod_of("scheduler-0")["spec"]["nodeName"] == "n1"
+    assert (await town.world.pod_of("scheduler-0", "hami-system"))["spec"]["nodeName"] == "n1"
 
 
 async def test_while_hami_is_away_nothing_of_a_pod_with_devices_changes_and_other_pods_are_bound(town: Town) -> None:
@@ -229,5 +229,5 @@ async def test_while_hami_is_away_nothing_of_a_pod_with_devices_changes_and_othe
     assert identity.LABEL not in unprepared["metadata"].get("labels", {})
     plain = await town.world.kube.create_pod(pod("plain", limits={}))
     await town.world.kube.bind(uid=plain["metadata"]["uid"], namespace="default", name="plain", node="n1")
-    assert town.world.pod_of("plain")["spec"]["nodeName"] == "n1", "pods that are none of hami's business go on"
-    assert town.world.pod_of("p1")["metadata"]["annotations"] == made["metadata"]["annotations"]
+    assert (await town.world.pod_of("plain"))["spec"]["nodeName"] == "n1", "pods that are none of hami's business go on"
+    assert (await town.world.pod_of("p1"))["metadata"]["annotations"] == made["metadata"]["annotations"]

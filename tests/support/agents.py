@@ -19,6 +19,7 @@ from hami.events.envelope import Envelope
 from hami.events.log import Draft, NodeFeed
 from hami.events.memory import MemoryLeases, MemoryStore
 from hami.events.outbox import OutboxState
+from hami.nodeagent.announce import NodeObject
 from hami.nodeagent.app import Agent, AgentTiming, run_agent
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.health import HealthTiming
@@ -135,6 +136,7 @@ async def agent_on(
     boot_id: str = "boot-1",
     settings: AgentSettings | None = None,
     timing: AgentTiming = QUICK,
+    node_object: NodeObject | None = None,
 ) -> AsyncIterator[World]:
     publisher, log = RecordingPublisher(), store or MemoryStore()
     agent = Agent(
@@ -146,6 +148,7 @@ async def agent_on(
         node_uid="uid-of-node",
         boot_id=boot_id,
         timing=timing,
+        node_object=node_object,
     )
     stop = anyio.Event()
     async with anyio.create_task_group() as tasks:

@@ -22,11 +22,11 @@ from hami.events.log import Draft, Record
 from hami.events.redis.client import Client
 from hami.events.redis.store import RedisStore
 from hami.events.writer import EventWriter
-from hami.kube.client import KubeClient
-from hami.kube.kinds import NODES
+from hami.kube.kinds import NODES, PODS, Kind
 from hami.scheduler.app import run_scheduler
 from hami.sim.apiserver.app import RunningServer
 from tests.support.builders import a_device
+from tests.support.cluster import Api
 from tests.support.objects import node, pod
 from tests.support.waiting import wait_until
 
@@ -93,17 +93,22 @@ class Caller:
 class World:
     """One store and one API server, and what tests do with them."""
 
-    def __init__(self, client: Client, sim: RunningServer, kube: KubeClient, folder: Path, *, token: str = "") -> None:
-        self.redis, self.sim, self.kube = client, sim, kube
+    def __init__(self, client: Client, api: Api, folder: Path, *, token: str = "") -> None:
+        self.redis, self.api, self.kube = client, api, api.client
         self.store = RedisStore(client)
         self.writer = EventWriter(self.store.log, "test")
         self._folder = folder
         self.kubeconfig = folder / "kubeconfig"
-        self.kubeconfig.write_text(json.dumps(sim.kubeconfig(token)))
+        self.kubeconfig.write_text(api.kubeconfig(token))
+
+    @property
+    def sim(self) -> RunningServer:
+        """The simulated API server, to put faults in its way; a test that asks for it does not run on a real cluster."""
+        return self.api.simulated()
 
     def on(self, client: Client) -> "World":
         """The same API server with another store; start its writer before use."""
-        return World(client, self.sim, self.kube, self._folder)
+        return World(client, self.api, self._folder)
 
     async def write(self, event: Event, *, node_name: str = "", subject: str = "") -> None:
         await self.writer.append([Draft(event=event, node=node_name, subject=subject)])
@@ -118,7 +123,9 @@ class World:
             await self.store.leases.keep(name, "agent", ttl_ms=600_000)
 
     async def add_pod(self, name: str, **given: Any) -> Obj:
-        return await self.kube.create_pod(pod(name, namespace="default", **given))
+        made = pod(name, namespace="default", **given)
+        made["spec"]["schedulerName"] = "hami-scheduler"
+        return await self.kube.create_pod(made)
 
     async def records(self) -> list[Record]:
         return list(await self.store.log.read(START, limit=10_000))
@@ -151,11 +158,15 @@ class World:
         await self.seen(NodeLost, count)
         return [each.envelope for each in await self.records() if isinstance(each.event, NodeLost)]
 
-    def pod_of(self, name: str) -> Obj:
-        return next(each for each in self.sim.objects("pods") if each["metadata"]["name"] == name)
+    async def pod_of(self, name: str, namespace: str = "default") -> Obj:
+        return await self.kube.read(PODS, namespace, name)
 
-    def versions(self, plural: str) -> dict[str, str]:
-        return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in self.sim.objects(plural)}
+    async def node_of(self, name: str) -> str:
+        """Where the pod is bound; empty before."""
+        return (await self.pod_of(name))["spec"].get("nodeName") or ""
+
+    async def versions(self, kind: Kind[Any]) -> dict[str, str]:
+        return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in await self.kube.list(kind)}
 
     def settings(self, **given: Any) -> SchedulerSettings:
         return SchedulerSettings(**{**QUICK, "kubeconfig": str(self.kubeconfig), "id": "a", **given})
@@ -189,8 +200,7 @@ class World:
 
 
 @pytest.fixture
-async def world(valkey_client: Client, sim: RunningServer, tmp_path: Path) -> AsyncIterator[World]:
-    async with KubeClient.at(sim.url, timeout=5.0) as kube:
-        made = World(valkey_client, sim, kube, tmp_path)
-        await made.writer.start()
-        yield made
+async def world(valkey_client: Client, api: Api, tmp_path: Path) -> World:
+    made = World(valkey_client, api, tmp_path)
+    await made.writer.start()
+    return made

@@ -99,7 +99,12 @@ def _registered(state: ClusterState, event: NodeRegistered, name: str, epoch: in
         old = replace(old, devices=(), health_paused_by="")
     before = [each for each in old.devices if each.device.vendor == event.vendor]
     _set_aside(state, name, before)
-    fresh = [_arrived(state, name, device) for device in event.devices]
+    # Mostly nothing is known of a card but that it is well: this is what a scheduler's start waits for.
+    clean = name not in state.marks and name not in state.held
+    fresh = [
+        DeviceState(device=each) if clean and each.health is Health.HEALTHY else _arrived(state, name, each)
+        for each in event.devices
+    ]
     state.nodes[name] = replace(
         old,
         uid=event.node_uid or old.uid,

@@ -13,6 +13,7 @@ from hami.scheduler.decide.policies import SchedulingPolicy, Weights
 from hami.scheduler.decide.quota import Budget
 from hami.scheduler.decide.score import device_score
 from hami.vendors.constraints import Wishes
+from hami.vendors.enflame import Profile
 from hami.vendors.vendor import Vendor
 
 _NO_BUDGET: Final = Budget()
@@ -44,6 +45,11 @@ class Question(msgspec.Struct, frozen=True):
     numa_bind: bool
 
 
+def part_of(total: int, percent: int) -> int:
+    """Rounded towards zero."""
+    return total * percent // 100 if percent >= 0 else -(total * -percent // 100)
+
+
 class Card:
     """A device while a pod is being fitted: what is given out grows with every container."""
 
@@ -73,12 +79,12 @@ class Card:
             if each.vendor == device.model:
                 slots += 1
                 cores += each.cores
-                by_percent = each.memory_percent not in {None, 0}
-                memory += device.memory * (each.memory_percent or 0) // 100 if by_percent else each.memory
+                percent = each.memory_percent or 0
+                memory += part_of(device.memory, percent) if percent else each.memory
         self.score = device_score((slots, device.slots), (cores, device.cores), (memory, device.memory), weights)
 
-    def give(self, share: DeviceShare) -> None:
-        self.used += 1
+    def give(self, share: DeviceShare, slots: int = 1) -> None:
+        self.used += slots
         self.memory += share.memory
         self.cores += share.cores
         if share.mig is not None:
@@ -92,13 +98,16 @@ class Pick(msgspec.Struct, frozen=True):
     memory: int
     cores: int
     planned: tuple[MigProfile, MigSlice] | None = None
+    slots: int = 1
+    """For the pod's further containers; the ledger counts one a share, as HAMi does."""
 
 
 class Walk:
     """One container's request for one vendor, over one node's cards: what checks and choices read and write.
 
     `cards`: the vendor's cards on this node, sorted so that the walk starts at the end. `decided`: the pod's containers so
-    far, this one last. `memory`, `cores` and `planned` are about the card looked at now.
+    far, this one last. `memory`, `cores` and `planned` are about the card looked at now. `profile`: what each card is to give,
+    where that was chosen for the whole node. `out_of`: what its counts are told to be a part of, mostly the cards.
     """
 
     def __init__(
@@ -113,6 +122,7 @@ class Walk:
         self.budget = ask.budgets.get(asked.vendor, _NO_BUDGET)
         self.decided = decided
         self.cards = cards
+        self.out_of = len(cards)
         self.taken: list[Pick] = []
         self.earlier: list[Pick] = []
         self.counts: dict[Reason, int] = {}
@@ -120,11 +130,11 @@ class Walk:
         self.memory = 0
         self.cores = 0
         self.planned: tuple[MigProfile, MigSlice] | None = None
+        self.profile: Profile | None = None
 
     def refuse(self, reason: Reason, times: int = 1) -> None:
         self.counts[reason] = self.counts.get(reason, 0) + times
 
     @property
     def text(self) -> str:
-        cards = len(self.cards)
-        return ", ".join(sorted(f"{count}/{cards} {reason}" for reason, count in self.counts.items()))
+        return ", ".join(sorted(f"{count}/{self.out_of} {reason}" for reason, count in self.counts.items()))

@@ -14,6 +14,7 @@ from hami.domain.units import CorePercent, MiB
 from hami.scheduler.decide import mig
 from hami.scheduler.decide.cards import Card, Pick, Walk
 from hami.scheduler.decide.quota import vendor_usage
+from hami.vendors.ascend import MODE, SOFT
 from hami.vendors.vastai import BOARD, STRATEGY
 from hami.vendors.vendor import Check, Size
 
@@ -31,7 +32,8 @@ def try_card(walk: Walk, card: Card) -> Pick | None:
         if reason is not None:
             walk.refuse(reason)
             return None
-    return Pick(card, walk.memory, walk.cores, walk.planned)
+    slots = 1 if walk.profile is None else walk.profile.slices
+    return Pick(card, walk.memory, walk.cores, walk.planned, slots)
 
 
 # --- sizes: (memory, cores) of one share of this card ---
@@ -65,6 +67,14 @@ def neuron_cores(walk: Walk, card: Card) -> tuple[int, int]:
         return 0, total
     free = [bit for bit in range(total.bit_length()) if not card.cores >> bit & 1]
     return 0, sum(1 << bit for bit in free[: walk.asked.cores])
+
+
+def whole(_walk: Walk, card: Card) -> tuple[int, int]:
+    return card.device.memory, card.device.cores
+
+
+def profile(walk: Walk, _card: Card) -> tuple[int, int]:
+    return (0, 0) if walk.profile is None else (walk.profile.memory, walk.profile.cores)
 
 
 # --- checks ---
@@ -180,6 +190,44 @@ def bits(walk: Walk, card: Card) -> Reason | None:
     return Reason.CARD_INSUFFICIENT_CORE if total - card.cores.bit_count() < (walk.asked.cores or total) else None
 
 
+def idle(_walk: Walk, card: Card) -> Reason | None:
+    return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT if card.used > 0 else None
+
+
+def all_of_it(_walk: Walk, card: Card) -> Reason | None:
+    return Reason.NUMA_NOT_FIT if card.used > 0 else None
+
+
+def equal_parts(walk: Walk, card: Card) -> Reason | None:
+    return Reason.NUMA_NOT_FIT if card.used > 0 and card.memory // card.used != walk.memory else None
+
+
+def counted_cores(walk: Walk, card: Card) -> Reason | None:
+    return cores(walk, card) if card.device.cores > 0 else None
+
+
+def split_cores(walk: Walk, card: Card) -> Reason | None:
+    return Reason.CARD_INSUFFICIENT_CORE if _split_total(walk, card) - card.cores < walk.cores else None
+
+
+def split_exclusive(walk: Walk, card: Card) -> Reason | None:
+    whole = walk.cores == 100 and _split_total(walk, card) == 100
+    return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT if whole and card.used > 0 else None
+
+
+def split_exhausted(walk: Walk, card: Card) -> Reason | None:
+    total = _split_total(walk, card)
+    return Reason.CARD_COMPUTE_UNITS_EXHAUSTED if total != 0 and card.cores == total and walk.cores == 0 else None
+
+
+def soft_wanted(walk: Walk) -> bool:
+    return walk.wishes.note(MODE) == SOFT
+
+
+def _split_total(walk: Walk, card: Card) -> int:
+    return 100 if soft_wanted(walk) else card.device.cores
+
+
 CHECKS: Final[Mapping[Check, Checking]] = MappingProxyType(
     {
         Check.HEALTH: health,
@@ -199,6 +247,13 @@ CHECKS: Final[Mapping[Check, Checking]] = MappingProxyType(
         Check.COMPUTE_UNITS: units,
         Check.NEURON_CORES: bits,
         Check.BOARD_MUTEX: board_mutex,
+        Check.IDLE: idle,
+        Check.WHOLE: all_of_it,
+        Check.EQUAL_PARTS: equal_parts,
+        Check.COUNTED_CORES: counted_cores,
+        Check.SPLIT_CORES: split_cores,
+        Check.SPLIT_EXCLUSIVE: split_exclusive,
+        Check.SPLIT_EXHAUSTED: split_exhausted,
     }
 )
 WORDS: Final[Mapping[Check, Reason]] = MappingProxyType(
@@ -220,6 +275,13 @@ WORDS: Final[Mapping[Check, Reason]] = MappingProxyType(
         Check.COMPUTE_UNITS: Reason.CARD_INSUFFICIENT_CORE,
         Check.NEURON_CORES: Reason.CARD_INSUFFICIENT_CORE,
         Check.BOARD_MUTEX: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Check.IDLE: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Check.WHOLE: Reason.NUMA_NOT_FIT,
+        Check.EQUAL_PARTS: Reason.NUMA_NOT_FIT,
+        Check.COUNTED_CORES: Reason.CARD_INSUFFICIENT_CORE,
+        Check.SPLIT_CORES: Reason.CARD_INSUFFICIENT_CORE,
+        Check.SPLIT_EXCLUSIVE: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Check.SPLIT_EXHAUSTED: Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
     }
 )
 """What users read of a card that fails this check."""
@@ -229,5 +291,7 @@ SIZES: Final[Mapping[Size, Sizing]] = MappingProxyType(
         Size.NOTHING: nothing,
         Size.COMPUTE_UNITS: compute_units,
         Size.NEURON_CORES: neuron_cores,
+        Size.WHOLE: whole,
+        Size.PROFILE: profile,
     }
 )

@@ -103,7 +103,7 @@ def _fit_container(
             return Misfit(walk.text)
         for pick in picks:
             share = _share_of(pick, asked, model_of(walk.vendor, pick))
-            pick.card.give(share)
+            pick.card.give(share, pick.slots)
             shares = (*shares, share)
     return shares
 

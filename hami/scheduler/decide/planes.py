@@ -7,6 +7,7 @@ again. One thread owns the planes; a snapshot given to `place` must be of the sa
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -71,6 +72,11 @@ _given: Final[Callable[[DeviceState], tuple[int, ...]]] = attrgetter(
 )
 _MOST: Final = 2**31 - 1
 """Planes hold 32 bits; a request is never larger, so a larger card is as good as one of this size."""
+
+
+def _table(lines: Iterable[tuple[int, ...]], count: int, width: int) -> Ints:
+    """Lines as an array: numpy takes numbers from an iterator twice as fast as from a list of tuples."""
+    return np.fromiter(chain.from_iterable(lines), np.int64, count * width).reshape(count, width)
 
 
 class Entry:
@@ -241,8 +247,8 @@ class Planes:
     def _lines(self, cards: Sequence[DeviceState]) -> Ints:
         """A line a card: the numbers and flags of View, in its order."""
         kinds = self._kind_codes
-        words = np.array([kinds.get(label) or self._kind_code(label) for label in map(_label, cards)], np.int64)
-        given = np.array(list(map(_given, cards)), np.int64)
+        words = _table([kinds.get(label) or self._kind_code(label) for label in map(_label, cards)], len(cards), 3)
+        given = _table(map(_given, cards), len(cards), 9)
         healthy = np.array([each.health is Health.HEALTHY for each in cards], np.bool_)
         lines = np.empty((len(cards), _NUMBERS + _FLAGS), np.int64)
         lines[:, :2] = words[:, :2]

@@ -3,7 +3,7 @@
 A choice gets the walk and answers with the picks, or None; then the walk's counts say why.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from math import comb
 from types import MappingProxyType
@@ -11,8 +11,11 @@ from typing import Final
 
 from hami.domain.device import Health
 from hami.domain.reasons import Reason
-from hami.scheduler.decide.cards import Pick, Walk
-from hami.scheduler.decide.checks import are_dies, try_card
+from hami.scheduler.decide.cards import Card, Pick, Walk
+from hami.scheduler.decide.checks import are_dies, soft_wanted, try_card
+from hami.scheduler.decide.wings import linked
+from hami.vendors.ascend import NETWORK, SOFT_SPLIT
+from hami.vendors.enflame import profile_for, profiles_on
 from hami.vendors.neuron import NODE_TYPE
 from hami.vendors.vastai import BOARD
 from hami.vendors.vendor import Select
@@ -21,6 +24,8 @@ _MOST_SETS: Final = 20_000
 """Sets of cards that are compared one by one: all of 8 out of 16. Twice as many would hold other pods up for hours."""
 
 Selecting = Callable[[Walk], Sequence[Pick] | None]
+Linking = Callable[[Collection[int], int], list[int] | None]
+"""Places of cards that fit, how many -> the places to take."""
 
 
 def first(walk: Walk) -> Sequence[Pick] | None:
@@ -134,6 +139,89 @@ def neuron_runs(walk: Walk) -> Sequence[Pick] | None:
     return None
 
 
+def wings(walk: Walk) -> Sequence[Pick] | None:
+    """By index: HAMi goes by the place in a list sorted by load (fault V20.3)."""
+    return linked_cards(walk, sorted(walk.cards, key=lambda card: card.index))
+
+
+def linked_cards(walk: Walk, cards: Sequence[Card], find: Linking = linked) -> Sequence[Pick] | None:
+    """Cards whose places in this list are linked. Why there are none is told in one word, as in HAMi."""
+    picks = {place: pick for place, card in enumerate(cards) if (pick := try_card(walk, card)) is not None}
+    found = find(picks, walk.asked.count)
+    if found is not None:
+        return [picks[place] for place in found]
+    told = next((word for word in _TOLD if word in walk.counts), None)
+    walk.counts = {Reason.NUMA_NOT_FIT: 1} if told is None else {told: walk.counts[told]}
+    return None
+
+
+def profile(walk: Walk) -> Sequence[Pick] | None:
+    """One profile for the node, whichever card will give it."""
+    walk.profile = profile_for(walk.asked, profiles_on(card.device for card in walk.cards))
+    if walk.profile is None:
+        walk.refuse(Reason.MODE_NOT_FIT)
+        return None
+    return first(walk)
+
+
+_TOLD: Final = (Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, Reason.CARD_UUID_MISMATCH, Reason.CARD_CORDONED)
+
+
+def split(walk: Walk) -> Sequence[Pick] | None:
+    return first(walk) if _splits_as_wanted(walk) else None
+
+
+def network_groups(walk: Walk) -> Sequence[Pick] | None:
+    """Where every card names its network."""
+    if not _splits_as_wanted(walk):
+        return None
+    count = walk.asked.count
+    if count == 1 or any(NETWORK not in card.device.attributes for card in walk.cards):
+        return first(walk)
+    found = every(walk)
+    if len(found) < count:
+        short(walk)
+        return None
+    if len(found) == count:
+        return found
+    networks: dict[str, list[Pick]] = {}
+    for pick in found:
+        networks.setdefault(pick.card.device.attributes[NETWORK], []).append(pick)
+    return filled(networks.values(), count)
+
+
+def card_pairs(walk: Walk) -> Sequence[Pick] | None:
+    """A card whose twin does not fit is not taken. As in HAMi, a refusal counts what is in pairs, out of what is asked for."""
+    if not _splits_as_wanted(walk):
+        return None
+    count = walk.asked.count
+    if count == 1:
+        return first(walk)
+    pairs: dict[int, list[Pick]] = {}
+    for pick in every(walk):
+        pairs.setdefault(pick.card.index // 2, []).append(pick)
+    found: list[Pick] = []
+    for pair in pairs.values():
+        if len(pair) == 2 and len(found) < count:
+            found += pair
+    if len(found) == count:
+        return found
+    walk.out_of = count
+    walk.refuse(Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST, len(found))
+    return None
+
+
+def _splits_as_wanted(walk: Walk) -> bool:
+    """One refusal for the whole node: a soft split is the node's affair."""
+    if not soft_wanted(walk):
+        return True
+    said = walk.cards[0].device.attributes.get(SOFT_SPLIT)
+    if walk.vendor.soft_split if said is None else said == "true":
+        return True
+    walk.refuse(Reason.MODE_NOT_FIT)
+    return False
+
+
 _ALIGNED: Final = frozenset({4, 8, 16})
 SELECTS: Final[Mapping[Select, Selecting]] = MappingProxyType(
     {
@@ -141,5 +229,10 @@ SELECTS: Final[Mapping[Select, Selecting]] = MappingProxyType(
         Select.TOPOLOGY: topology,
         Select.DIE_GROUPS: die_groups,
         Select.NEURON_RUNS: neuron_runs,
+        Select.WINGS: wings,
+        Select.PROFILE: profile,
+        Select.SPLIT: split,
+        Select.NETWORK_GROUPS: network_groups,
+        Select.CARD_PAIRS: card_pairs,
     }
 )

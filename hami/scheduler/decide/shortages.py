@@ -114,6 +114,9 @@ class _Board:
     def memory(self) -> tuple[str, str, str]:
         asked = max(self._asked, key=lambda each: (each.memory, each.memory_percent or 0))
         free = [(each.device.memory - each.used.memory, name, each.device.uuid) for name, each in self.usable()]
+        if asked.form:
+            most = max((memory for memory, _, _ in free), default=0)
+            return f"{asked.memory} of {asked.form}", f"{most} MiB", "ask a smaller part, or free more memory on one card"
         need = f"{asked.memory} MiB per card" if asked.memory else f"{asked.memory_percent or 0} % of a card's memory"
         if not free:
             return need, "no usable card", _NO_CARD
@@ -205,7 +208,10 @@ _FIXED: Final[Mapping[str, str]] = {
     NodeReason.QUARANTINED.value: "`hami state` shows which event cannot be read; a new registration ends most quarantines",
     Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT.value: "a card has to become empty: the pod wants it for itself",
     Reason.CARD_COMPUTE_UNITS_EXHAUSTED.value: "a pod that took all compute of a card has to leave it",
-    Reason.NUMA_NOT_FIT.value: "cards of one NUMA node have to become free, or drop the NUMA annotation",
+    Reason.MODE_NOT_FIT.value: "no card of these nodes is shared in that way or size: ask another, or offer it on a node",
+    Reason.NUMA_NOT_FIT.value: (
+        "cards that lie together (on one NUMA node, linked, or neighbours) have to become free, or drop the NUMA annotation"
+    ),
     Reason.CARD_MIG_TOPOLOGY_INFEASIBLE.value: "MIG instances have to leave: no profile that is large enough can be cut now",
 }
 _LINES: Final = {

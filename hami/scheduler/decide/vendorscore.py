@@ -8,6 +8,8 @@ from typing import Final
 from hami.domain.allocation import ContainerShares, DeviceShare
 from hami.domain.cluster import NodeState
 from hami.scheduler.decide.cards import Question
+from hami.scheduler.decide.wings import bubbles
+from hami.vendors.ascend import NETWORK
 from hami.vendors.vastai import BOARD, STRATEGY
 from hami.vendors.vendor import Score, Vendor
 
@@ -44,4 +46,35 @@ def same_board(node: NodeState, granted: Granted, _ask: Question, _vendor: Vendo
     return total
 
 
-SCORES: Final[Mapping[Score, Scoring]] = MappingProxyType({Score.SAME_BOARD: same_board})
+def wings(node: NodeState, granted: Granted, _ask: Question, vendor: Vendor) -> float:
+    """By how much the cards given out break groups of four that the cards in use before did not."""
+    if any(each.device.vendor != vendor.word for each in node.devices):
+        return 0.0
+    before = bubbles([each.device.index for each in node.devices if each.used.slots > 0])
+    now = bubbles([share.index for shares in granted for share in shares])
+    return _BY_BUBBLES.get(now - before, 1000.0)
+
+
+_BY_BUBBLES: Final = {-1: 3000.0, 0: 2000.0, 1: 1000.0, 2: 0.0}
+
+
+def same_network(node: NodeState, granted: Granted, _ask: Question, _vendor: Vendor) -> float:
+    """Of each container's cards the largest part on one network, times ten; nothing where a card names none."""
+    known = {each.device.uuid: each.device.attributes for each in node.devices}
+    total = 0.0
+    for shares in granted:
+        networks = Counter(known[share.uuid].get(NETWORK) for share in shares)
+        if None in networks:
+            return 0.0
+        if shares:
+            total += max(networks.values()) / len(shares) * 10
+    return total
+
+
+SCORES: Final[Mapping[Score, Scoring]] = MappingProxyType(
+    {
+        Score.SAME_BOARD: same_board,
+        Score.SAME_NETWORK: same_network,
+        Score.WINGS: wings,
+    }
+)

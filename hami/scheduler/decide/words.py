@@ -20,7 +20,11 @@ def _container(container: ContainerRequest) -> str:
 
 
 def _device(request: DeviceRequest) -> str:
-    if request.memory:
+    if request.form and request.memory:
+        memory = f"{request.memory} of {request.form}"
+    elif request.form and (request.memory_percent or 0) < 0:
+        memory = "any memory"
+    elif request.memory:
         memory = f"{request.memory} MiB"
     else:
         memory = "any memory" if request.memory_percent is None else f"{request.memory_percent} % memory"
@@ -38,6 +42,5 @@ def wishes_in(annotations: Mapping[str, str], vendors: Sequence[Vendor]) -> dict
     """The annotations of a pod that a placement reads, so that the log alone can tell why it went where it went."""
     keys = [NODE_POLICY, DEVICE_POLICY, WEIGHTS]
     for vendor in vendors:
-        own = vendor.keys
-        keys += [own.use_type, own.nouse_type, own.use_uuid, own.nouse_uuid, own.numa_bind, own.mode]
+        keys += vendor.wish_keys
     return {key: annotations[key] for key in keys if key in annotations}
