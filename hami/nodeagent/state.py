@@ -58,8 +58,26 @@ class AgentState(msgspec.Struct, kw_only=True):
 
 
 def read_state(folder: Path) -> AgentState | None:
-    """For looking only; None when there is none. Raises InvalidInput, also where the copy could stand in."""
-    return _read(folder / FILE)
+    """For looking only, as a start of the agent would find it; None when there is none. Raises InvalidInput when neither of the
+    two files can be read.
+    """
+    try:
+        return _read(folder / FILE) or _read(folder / COPY)
+    except InvalidInput:
+        copy = _read(folder / COPY)
+        if copy is None:
+            raise
+        return copy
+
+
+def damage(folder: Path) -> str:
+    """What is wrong with the first file, or with its copy; empty when nothing is."""
+    for name in (FILE, COPY):
+        try:
+            _read(folder / name)
+        except InvalidInput as error:
+            return f"{name}: {error.why}"
+    return ""
 
 
 def _read(path: Path) -> AgentState | None:
