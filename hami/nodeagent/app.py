@@ -125,16 +125,19 @@ class Agent:
         self.ordered = self._ordered_delivery()
         self.delivery = self._delivery(publisher)
         self.plugin, self.link = self._kubelet_side()
-        self.rivals = RivalWatch(
-            Path(settings.kubelet_dir),
-            settings.resource_name,
-            self.board,
-            publisher,
-            listened_to=lambda: self.link.registered and self.plugin.streams > 0,
-            every_s=self._timing.rivals_s,
-        )
+        self.rivals = self._rivals()
         self.feed = FeedReader(
             feed, self.book, publisher, voice=self.registrar, clock=clock, on_reservation=self.delivery.look_soon
+        )
+
+    def _rivals(self) -> RivalWatch:
+        return RivalWatch(
+            Path(self._settings.kubelet_dir),
+            self._settings.resource_name,
+            self.board,
+            self.desk,
+            listened_to=lambda: self.link.registered and self.plugin.streams > 0,
+            every_s=self._timing.rivals_s,
         )
 
     def _delivery(self, publisher: Publisher) -> DeliveryWatch:
