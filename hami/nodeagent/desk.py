@@ -61,7 +61,7 @@ class Desk:
                     self._writing = False
                 self._pass_on(count)
         finally:
-            if self._memory.dirty:
+            if self._memory.dirty or self._writing:  # cancelled before the thread had it, or while it had something older
                 self._memory.write(self._memory.encoded())
             self._pass_on(len(self._waiting))
 
