@@ -79,6 +79,20 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     handshake_s: Annotated[
         float, msgspec.Meta(ge=0, description="Seconds between handshakes with a node; 0 = at start only")
     ] = 300.0
+    compat: Annotated[
+        bool, msgspec.Meta(description="Serve device plugins that speak HAMi's annotations; see docs/compatibility.md")
+    ] = True
+    compat_silence_s: Annotated[
+        float, msgspec.Meta(gt=0, description="Such a plugin that reports nothing for so long is gone, as in HAMi")
+    ] = 60.0
+    compat_answer_s: Annotated[
+        float,
+        msgspec.Meta(gt=0, description="Least time between two answers to one plugin's handshake; each is a write to a node"),
+    ] = 15.0
+    compat_serve_s: Annotated[
+        float,
+        msgspec.Meta(gt=0, description="A pod that its plugin has not served so long after its reservation's deadline fails"),
+    ] = 120.0
     checkpoint_every: Annotated[int, msgspec.Meta(gt=0, description="Events between checkpoints")] = 10_000
     legacy_metrics: Annotated[bool, msgspec.Meta(description="Also export HAMi's metric names from before v2.9")] = False
     max_body_mib: Annotated[int, msgspec.Meta(gt=0, description="Largest HTTP body accepted")] = 64
@@ -170,10 +184,49 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     metrics_bind: Annotated[str, msgspec.Meta(description="Address of /metrics and /healthz; empty = none")] = ""
 
 
+class AlertsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Table `alerts`: notices from the log to Alertmanager, a webhook and standard output."""
+
+    group: Annotated[
+        str, msgspec.Meta(pattern="^[a-z0-9-]+$", description="Consumer group; another set of sinks needs another one")
+    ] = "alerts"
+    id: Annotated[str, msgspec.Meta(description="Consumer name of this replica; empty = host name")] = ""
+    http_bind: Annotated[str, msgspec.Meta(description="Address of /healthz, /readyz and /metrics; empty = none")] = (
+        "127.0.0.1:9396"
+    )
+    alertmanager_url: Annotated[
+        str, msgspec.Meta(description="Base URL of Alertmanager; several with spaces between: each gets everything")
+    ] = ""
+    resend_s: Annotated[
+        float, msgspec.Meta(gt=0, description="Seconds between telling Alertmanager again what fires; it forgets after four")
+    ] = 60.0
+    once_s: Annotated[
+        float, msgspec.Meta(gt=0, description="How long an alert that happened once stays active in Alertmanager")
+    ] = 300.0
+    webhook_url: Annotated[str, msgspec.Meta(description="URL that gets each notice as a JSON document by POST")] = ""
+    webhook_token_file: Annotated[
+        str, msgspec.Meta(description="File with a bearer token for the webhook, read for every notice")
+    ] = ""
+    log: Annotated[bool, msgspec.Meta(description="Write each notice as a JSON line to standard output")] = True
+    labels: Annotated[
+        str, msgspec.Meta(description="Labels of every notice as name=value, commas between, such as cluster=east")
+    ] = ""
+    timeout_s: Annotated[float, msgspec.Meta(gt=0, description="Longest wait for a sink's answer")] = 10.0
+    retry_most_s: Annotated[float, msgspec.Meta(gt=0, description="Longest pause before a sink is tried again")] = 30.0
+    lease_ttl_s: Annotated[
+        float, msgspec.Meta(ge=1, description="A replica that sends and dies is replaced after this; small doubles store load")
+    ] = 10.0
+    sweep_s: Annotated[
+        float, msgspec.Meta(gt=0, description="Seconds between looks for entries that another consumer left lying")
+    ] = 30.0
+    checkpoint_every: Annotated[int, msgspec.Meta(gt=0, description="Events between checkpoints")] = 10_000
+
+
 SETTINGS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("redis", RedisSettings),
     ("scheduler", SchedulerSettings),
     ("agent", AgentSettings),
+    ("alerts", AlertsSettings),
 )
 """Every table there is: the reference page and `hami config show` come from this list."""
 

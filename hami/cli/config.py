@@ -51,4 +51,7 @@ def _device_config(session: Session) -> dict[str, dict[str, Any]]:
 
 
 def _safe(value: Any) -> Any:
-    return without_password(value) if isinstance(value, str) and "://" in value else value
+    """A setting may hold several URLs with spaces between."""
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    return " ".join(without_password(each) for each in value.split(" "))

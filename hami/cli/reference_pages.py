@@ -7,6 +7,7 @@ from pkgutil import iter_modules
 
 import click
 
+from hami.alerts.decide.notice import Alert
 from hami.cli.exits import MEANING
 from hami.cli.main import cli
 from hami.cli.markdown import page_of, table_of
@@ -25,6 +26,7 @@ def pages() -> dict[str, str]:
         "settings.md": page_of("Settings", _settings()),
         "events.md": page_of("Events", event_lines()),
         "reasons.md": page_of("Reasons", _reasons()),
+        "alerts.md": page_of("Alerts", _alerts()),
         "metrics.md": page_of("Metrics", _metrics()),
         "redis-keys.md": page_of("Redis keys", _keys()),
         "vendors.md": page_of("Vendors", vendor_lines()),
@@ -46,7 +48,7 @@ def _commands() -> Iterator[str]:
     root = click.Context(cli, info_name="hami")
     yield from _options(cli)
     for path, command, context in _walk(root):
-        if isinstance(command, click.Group):
+        if isinstance(command, click.Group) and not command.invoke_without_command:
             continue
         arguments = "".join(f" {param.make_metavar(context)}" for param in command.params if isinstance(param, click.Argument))
         yield f"## {path}{arguments}"
@@ -118,11 +120,21 @@ def _reasons() -> Iterator[str]:
         yield from table_of(("Word", "Name in code"), [(f"`{each.value}`", f"`{each.name}`") for each in kind])
 
 
+def _alerts() -> Iterator[str]:
+    yield "What `hami alerts` tells. An alert that lasts fires and is resolved; one that happens once is told each time."
+    yield "Labels, where they say something: `node`, `device`, `pod` (namespace/name)."
+    yield ""
+    rows = [
+        (f"`{each.value}`", each.severity.value, "lasts" if each.lasting else "happens once", each.summary) for each in Alert
+    ]
+    yield from table_of(("Alert", "Severity", "Kind", "Summary"), rows)
+
+
 def _metrics() -> Iterator[str]:
     yield "Names, units and labels of device, pod and quota metrics are HAMi's, so that its dashboards go on working."
     yield "Every `_seconds` metric is in seconds, every `_bytes` metric in bytes."
     yield ""
-    for room in ("scheduler", "nodeagent"):
+    for room in ("scheduler", "nodeagent", "alerts"):
         families = _families(room)
         if families:
             yield f"## {room}"

@@ -106,3 +106,12 @@ class Verb(click.Command):
         super().__init__(*args, **kwargs)
         taken = {option for param in self.params for option in param.opts}
         self.params.extend(each for each in common_options() if not taken.intersection(each.opts))
+
+
+class VerbGroup(click.Group):
+    """A group that is a verb itself when no further word follows."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        taken = {option for param in self.params for option in param.opts}
+        self.params.extend(each for each in common_options() if not taken.intersection(each.opts))

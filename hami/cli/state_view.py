@@ -100,6 +100,9 @@ def _note(node: NodeState) -> str:
     notes = [f"quarantined: {node.quarantine}"] if node.quarantine else []
     if node.health_paused_by:
         notes.append(f"health watch paused by {node.health_paused_by}")
+    if node.foreign:
+        notes.append(f"by annotation: {', '.join(each.vendor for each in node.foreign)}")
+    notes += [f"not read: {text}" for each in node.foreign for text in each.unread]
     return "; ".join(notes)
 
 
@@ -121,6 +124,7 @@ def _node_json(node: NodeState) -> dict[str, Any]:
         "delivery": node.delivery,
         "quarantine": node.quarantine or None,
         "health_paused_by": node.health_paused_by or None,
+        "by_annotation": [{"vendor": each.vendor, "not_read": [*each.unread]} for each in node.foreign],
         "devices": [_device_json(node, each) for each in node.devices],
     }
 

@@ -79,6 +79,8 @@ class DeviceShare(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The type word written into HAMi's annotation for this share (vendor word for most vendors)."""
     index: int = 0
     mig: MigSlice | None = None
+    note: str = ""
+    """What later pods on the card have to know of this one, in the words of its vendor's page; empty for most vendors."""
 
 
 class ContainerShares(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -157,6 +159,17 @@ def usage_of(containers: tuple[ContainerShares, ...], *, init_done: bool = False
     for uuid, usage in steady.items():
         peak[uuid] = _largest(peak.get(uuid), usage)
     return peak
+
+
+def notes_of(containers: tuple[ContainerShares, ...], *, init_done: bool = False) -> dict[str, str]:
+    """What these containers say of themselves on each device (by uuid): one note a pod, the last container's."""
+    return {
+        share.uuid: share.note
+        for container in containers
+        if not (init_done and container.kind is ContainerKind.INIT)
+        for share in container.shares
+        if share.note
+    }
 
 
 def _add(into: dict[str, DeviceUsage], container: ContainerShares) -> None:

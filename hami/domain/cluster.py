@@ -33,10 +33,27 @@ class Visible(StrEnum):
     """No device by this way: CDI brings them."""
 
 
+class Source(StrEnum):
+    """Who registers a vendor's devices on a node."""
+
+    AGENT = "agent"
+    """The node's own hami agent."""
+    DOOR = "door"
+    """A device plugin that speaks HAMi's annotations, through the scheduler (docs/compatibility.md)."""
+
+
+class Foreign(msgspec.Struct, frozen=True, gc=False):
+    """A vendor that came through the door; `unread` is what of its announcement could not be read."""
+
+    vendor: str
+    unread: tuple[str, ...] = ()
+
+
 class NodeState(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One node. `devices` keep registration order within a vendor; their order decides ties, as HAMi's does.
 
     `quarantine` is not empty when an event of this node could not be read: nothing is placed there until it is resolved.
+    `own` are the vendors that the node's agent registered, `foreign` those that came through the door.
     """
 
     name: str
@@ -49,6 +66,16 @@ class NodeState(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     devices: tuple[DeviceState, ...] = ()
     quarantine: str = ""
     health_paused_by: str = ""
+    own: tuple[str, ...] = ()
+    foreign: tuple[Foreign, ...] = ()
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent keeps this node's lease and answers for it."""
+        return bool(self.own) or not self.foreign
+
+    def is_foreign(self, vendor: str) -> bool:
+        return any(each.vendor == vendor for each in self.foreign)
 
 
 class QuotaLimit(msgspec.Struct, frozen=True, gc=False):

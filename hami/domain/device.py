@@ -87,6 +87,8 @@ class DeviceState(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cordoned: bool = False
     used: DeviceUsage = DeviceUsage()
     mig_in_use: tuple[MigSlice, ...] = ()
+    notes: tuple[str, ...] = ()
+    """One of each pod here whose shares carry one (`DeviceShare.note`), in the order in which they came."""
 
     @property
     def schedulable(self) -> bool:

@@ -21,6 +21,9 @@ class Reason(StrEnum):
     ALLOCATED_CARDS_INSUFFICIENT_REQUEST = "AllocatedCardsInsufficientRequest"
     RESOURCE_QUOTA_NOT_FIT = "ResourceQuotaNotFit"
     MODE_NOT_FIT = "ModeNotFit"
+    CARD_UNHEALTHY = "CardUnhealthy"
+    CARD_APP_CLASS_MISMATCH = "CardAppClassMismatch"
+    CARD_QOS_POLICY_MISMATCH = "CardQosPolicyMismatch"
     NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice"
 
 

@@ -62,3 +62,9 @@ def entry_before(entry: str) -> str:
     """The stream id just below: reading after it begins with `entry` itself."""
     ms, _, n = entry.partition("-")
     return f"{ms}-{int(n) - 1}" if int(n or 0) > 0 else f"{int(ms) - 1}-{2**64 - 1}"
+
+
+def entry_key(entry: str) -> tuple[int, int]:
+    """Stream ids compare by number, not by text."""
+    ms, _, n = entry.partition("-")
+    return int(ms), int(n or 0)

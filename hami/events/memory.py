@@ -15,20 +15,15 @@ from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, Stale
 from hami.domain.units import EpochMs
 from hami.events.clock import Clock, SystemClock
 from hami.events.codec import Place, check_entities, decode_envelope, decode_record, encode_envelope, encode_place
-from hami.events.envelope import START, Envelope, Position
+from hami.events.envelope import START, Envelope, Position, entry_key
 from hami.events.log import Appended, Duplicate, Fence, Record
+from hami.events.memory_group import GroupBooks, MemoryGroup
 from hami.events.memory_locks import MemoryLocks
 
 IDLE_S: Final = 1.0
 """How often a tail at the head says that it is alive."""
 
 FEED_LENGTH: Final = 1000
-
-
-def entry_key(entry: str) -> tuple[int, int]:
-    """Stream ids compare by number, not by text."""
-    ms, _, n = entry.partition("-")
-    return int(ms), int(n or 0)
 
 
 class _Stream:
@@ -153,6 +148,11 @@ class MemoryLog:
                     await changed.wait()
                     continue
             yield batch
+
+    async def wait_after(self, after: Position) -> None:
+        """Until there is something after that position, or a little while."""
+        if after.g >= len(self._places):
+            await self._stream.wait(IDLE_S)
 
     async def head(self) -> Position:
         return Position(len(self._places), self._stream.entries[-1][0]) if self._places else START
@@ -289,9 +289,14 @@ class MemoryStore:
         self.leases = MemoryLeases(self.clock)
         self.checkpoints = MemoryCheckpoints()
         self.inboxes = MemoryInboxes(self.clock)
+        self.groups: dict[str, GroupBooks] = {}
 
     def inbox(self, node: str) -> MemoryInbox:
         return self.inboxes.inbox(node)
 
     def feed(self, node: str) -> MemoryFeed:
         return self.log.feed(node)
+
+    def group(self, name: str, consumer: str) -> MemoryGroup:
+        books = self.groups.setdefault(name, GroupBooks())
+        return MemoryGroup(self.log, books, self.clock, name, consumer)

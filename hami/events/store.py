@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from hami.events.group import Group
 from hami.events.lease import Leases, Locks
 from hami.events.log import Checkpoints, Inbox, Inboxes, Log, NodeFeed
 
@@ -25,3 +26,5 @@ class Store(Protocol):
     def inbox(self, node: str) -> Inbox: ...
 
     def feed(self, node: str) -> NodeFeed: ...
+
+    def group(self, name: str, consumer: str) -> Group: ...

@@ -36,6 +36,8 @@ from hami.projections.view import LiveView, ViewBroken
 from hami.scheduler import memory, texts
 from hami.scheduler.bind import Bind
 from hami.scheduler.clock import StoreClock
+from hami.scheduler.compat.door import Door
+from hami.scheduler.compat.locks import NodeLocks
 from hami.scheduler.core import Alarm, Core, Idle
 from hami.scheduler.debug import view_route
 from hami.scheduler.decide.admit import AdmissionSettings
@@ -70,6 +72,9 @@ DECISION_RETRY_S: Final = 1.5
 
 WORTH_SAVING: Final = 1000
 """Events read at start from which the next start should not have to read them again."""
+
+COMPAT_JOB_S: Final = 5.0
+"""After so long another replica answers third-party plugins in place of one that died."""
 
 _FIRST_S: Final = 0.2
 _MOST_S: Final = 5.0
@@ -235,27 +240,34 @@ class Jobs:
         settings, owner = core.settings, core.writer.producer
         self.sweeper = OneOf(core.store, "sweeper", owner, ttl_s=max(5.0, 3 * settings.sweep_s))
         self.handshake = OneOf(core.store, "handshake", owner, ttl_s=max(15.0, 1.5 * settings.handshake_s))
+        self.compat = OneOf(core.store, "compat", owner, ttl_s=COMPAT_JOB_S)
 
     async def leave(self) -> None:
-        for job in (self.sweeper, self.handshake):
+        for job in (self.sweeper, self.handshake, self.compat):
             await job.leave()
 
 
 async def _bring_up(front: Front, core: Core, jobs: Jobs, tasks: TaskGroup) -> None:
     inventory = Inventory(core, front.api)
+    locks = NodeLocks(core, front.api) if core.settings.compat else None
+    loops = dict(_loops(core, inventory, jobs))
+    if locks is not None:
+        opened = Door(core, front.api, inventory.pods, locks, jobs.compat)
+        inventory.watchers.append(opened)
+        loops["compat"] = opened.run
     _add_checks(core, inventory)
     # 3. The view first: everything else decides from it.
     await tasks.start(partial(_follow, core.view))
     tasks.start_soon(core.alarm.watch)
     remembered = Remembered()
-    front.verbs = Verbs(core, Filter(remembered), Bind(remembered, Late(tasks)), NodeNames())
+    front.verbs = Verbs(core, Filter(remembered), Bind(remembered, Late(tasks, locks), locks), NodeNames())
     await _until(lambda: core.view.caught_up)
     if core.view.behind_checkpoint >= WORTH_SAVING:
         await core.view.save()
     # 4. What decisions rest on, if it is news.
     await _announce_policy(core, front.policy_settings)
     # 5. The loops, each on its own feet.
-    for name, loop in _loops(core, inventory, jobs).items():
+    for name, loop in loops.items():
         tasks.start_soon(supervise, name, loop, core.metrics)
     await _until(lambda: inventory.synced)
     memory.settle()

@@ -19,9 +19,12 @@ from hami.events.catalog.allocation import AllocationBound, AllocationFailed
 from hami.events.catalog.governance import LockReclaimed, LockWaitTimedOut
 from hami.events.lease import Busy, Held
 from hami.events.log import Draft, Fence
+from hami.kube.errors import ApiError
 from hami.kube.results import AlreadyBound, BindResult, Bound, Refused
 from hami.scheduler import texts
+from hami.scheduler.compat.locks import NodeLocks
 from hami.scheduler.core import CATCH_UP_S, Core, Decision, at_versions
+from hami.scheduler.decide.door import lock_keys
 from hami.scheduler.decide.refusals import still_stands
 from hami.scheduler.decide.reserve import binding_annotations
 from hami.scheduler.events_out import About
@@ -46,8 +49,10 @@ class _Stop(Exception):  # noqa: N818 - control flow inside one bind, carries th
 
 
 class Bind:
-    def __init__(self, remembered: Remembered, late: Late) -> None:
-        self._remembered, self._late = remembered, late
+    """`mirror`: node locks as vendor plugins read them, None where none are served."""
+
+    def __init__(self, remembered: Remembered, late: Late, mirror: NodeLocks | None = None) -> None:
+        self._remembered, self._late, self._mirror = remembered, late, mirror
 
     async def answer(self, core: Core, body: bytes) -> BindingResult:
         """Never raises. Success is never said without a Binding in the API."""
@@ -92,18 +97,19 @@ class Bind:
         async with self._locked(core, args) as fence:
             # 5. The wait may have been long.
             held = await self._alive(core, args)
-            # 6. From here on the devices stay held, whatever becomes of the Binding.
-            if held.phase is Phase.RESERVED:
-                if not still_stands(held.reservation, core.view.snapshot().nodes.get(args.node)):
-                    raise _Stop(texts.DEVICES_GONE)
-                held = await self._write_bound(core, args, fence)
-            # 7. What must exist on the node first.
-            held = await self._prepared(core, args, held)
-            # 8. The Binding, with everything the container needs to know.
-            result = await self._post(core, args, held)
-            # 9. What became of it.
-            await self._conclude(core, args, held, result)
-        # 10. The lock is free again (or kept for an ordered node until the pod is served, see `late`).
+            async with self._mirrored(core, held):
+                # 6. From here on the devices stay held, whatever becomes of the Binding.
+                if held.phase is Phase.RESERVED:
+                    if not still_stands(held.reservation, core.view.snapshot().nodes.get(args.node)):
+                        raise _Stop(texts.DEVICES_GONE)
+                    held = await self._write_bound(core, args, fence)
+                # 7. What must exist on the node first.
+                held = await self._prepared(core, args, held)
+                # 8. The Binding, with everything the container needs to know.
+                result = await self._post(core, args, held)
+                # 9. What became of it.
+                await self._conclude(core, args, held, result)
+        # 10. The lock is free again (or kept until the pod is served, see `late`).
         core.told.binding_succeeded(About(args.pod_namespace, args.pod_name, args.pod_uid), args.node)
 
     async def _alive(self, core: Core, args: BindingArgs) -> Allocation:
@@ -144,6 +150,28 @@ class Bind:
         finally:
             if not kept:
                 await _release(core, got)
+
+    @asynccontextmanager
+    async def _mirrored(self, core: Core, held: Allocation) -> AsyncIterator[None]:
+        """The lock annotation that a vendor's plugin expects, before it may see the pod; taken back where the bind fails."""
+        mirror, node = self._mirror, core.view.snapshot().nodes.get(held.reservation.node)
+        if mirror is None or not lock_keys(held, node, core.vendors):
+            yield
+            return
+        try:
+            taken = await mirror.take(held)
+        except ApiError as error:
+            raise _Stop(f"hami: the Kubernetes API refused the node's lock annotation: {error.message}") from error
+        if not taken:
+            raise _Stop(texts.NODE_LOCKED)
+        try:
+            yield
+        except BaseException:
+            now = core.view.snapshot().allocations.get(held.id)
+            # A bound pod's Binding may still land: then its plugin needs the lock.
+            if now is None or now.phase is not Phase.BOUND:
+                await mirror.free(held.id)
+            raise
 
     async def _write_bound(self, core: Core, args: BindingArgs, fence: Fence) -> Allocation:
         for _ in range(TRIES):

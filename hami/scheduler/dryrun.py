@@ -9,15 +9,14 @@ from typing import Final
 import msgspec
 
 from hami.domain.cluster import ClusterSnapshot, NodeState
-from hami.domain.device import Device, DeviceState
-from hami.domain.errors import InvalidInput
+from hami.domain.device import DeviceState
 from hami.domain.pod import Node
 from hami.domain.request import PodRequest
 from hami.scheduler.core import Core
 from hami.scheduler.decide.place import Unschedulable, place_exactly
 from hami.scheduler.decide.policies import SchedulingPolicy
 from hami.scheduler.wire import ExtenderArgs, FilterResult, NodeList, decode_node
-from hami.vendors.registers import listed
+from hami.vendors.announced import announced
 from hami.vendors.vendor import Vendor
 
 _CORDON: Final = "hami.io/device-cordon"
@@ -41,21 +40,14 @@ def answer(core: Core, args: ExtenderArgs, request: PodRequest, policy: Scheduli
 
 
 def node_state(node: Node, vendors: Sequence[Vendor]) -> NodeState:
-    """What a Node object says of its devices; a register that cannot be read is passed over, as HAMi does."""
+    """What a Node object says of its devices; what of it cannot be read is passed over."""
     cordoned = cordoned_uuids(node.metadata.notes.get(_CORDON, ""))
     devices = [
         DeviceState(device=each, health=each.health, cordoned=each.uuid in cordoned)
         for vendor in vendors
-        for each in registered(node, vendor)
+        for each in announced(node, vendor).devices
     ]
     return NodeState(name=node.metadata.name, uid=node.metadata.uid, devices=tuple(devices))
-
-
-def registered(node: Node, vendor: Vendor) -> tuple[Device, ...]:
-    try:
-        return (vendor.discover or listed)(node, vendor)
-    except InvalidInput:
-        return ()
 
 
 def cordoned_uuids(text: str) -> frozenset[str]:

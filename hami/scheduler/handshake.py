@@ -68,7 +68,8 @@ class Handshake:
             await anyio.sleep(min(_LOOK_EVERY_S, every) if every else _LOOK_EVERY_S)
 
     async def ask_all(self, why: str) -> None:
-        nodes = [node.name for node in self._core.view.snapshot().nodes.values() if node.liveness is Liveness.LIVE]
+        known = self._core.view.snapshot().nodes.values()
+        nodes = [node.name for node in known if node.liveness is Liveness.LIVE and node.has_agent]
         for start in range(0, len(nodes), _BATCH):
             await self._core.loop_writer.append([self._question(name, why) for name in nodes[start : start + _BATCH]])
 
@@ -140,7 +141,10 @@ def differences(node: NodeState, report: HandshakeReported) -> tuple[bool, tuple
 
     A report without a vendor is an older agent's: it says nothing of health.
     """
-    own = [each for each in node.devices if report.vendor in {"", each.device.vendor}]
+    words = (
+        {report.vendor} if report.vendor else {each.device.vendor for each in node.devices} - {f.vendor for f in node.foreign}
+    )
+    own = [each for each in node.devices if each.device.vendor in words]
     said = report.health if report.vendor else {each.device.uuid: each.health for each in own}
     devices = tuple(each.device.uuid for each in own if each.health is not said.get(each.device.uuid, Health.HEALTHY))
     return device_set_digest(each.device for each in own) != report.digest, devices

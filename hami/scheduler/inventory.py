@@ -5,7 +5,7 @@ nothing left to say. Nothing here writes to Kubernetes.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -38,12 +38,27 @@ _NONE: Final[frozenset[str]] = frozenset()
 _log = get_logger("scheduler.inventory")
 
 
+class Watcher(Protocol):
+    """Hears of nodes and pods beside the inventory; must not wait."""
+
+    def node_seen(self, node: Node) -> None: ...
+
+    def node_gone(self, name: str) -> None: ...
+
+    def nodes_unseen(self) -> None:
+        """Nodes cannot be followed until one is seen again."""
+        ...
+
+    def pod_changed(self, pod: PodFacts) -> None: ...
+
+
 class Inventory:
-    """`pods` are the pods that matter here, by uid, as last seen."""
+    """`pods` are the pods that matter here, by uid, as last seen. `watchers` may be added to before `run`."""
 
     def __init__(self, core: Core, source: Source) -> None:
         self._core = core
         self.pods: dict[str, PodFacts] = {}
+        self.watchers: list[Watcher] = []
         self._relevance = Relevance(core.vendors)
         self._quotas = QuotaWatch(core)
         self._cordons: dict[str, frozenset[str]] = {}
@@ -70,21 +85,30 @@ class Inventory:
     async def _on_node(self, event: Reflected[Node]) -> None:
         match event:
             case Added(node) | Modified(node):
-                await self._cordon(node)
+                await self._node_seen(node)
             case Deleted(node):
                 self._cordons.pop(node.metadata.name, None)
+                for each in self.watchers:
+                    each.node_gone(node.metadata.name)
                 await self._node_gone(node.metadata.name, node.metadata.uid)
             case Replaced(items):
                 for part in slices(items):
                     for node in part:
-                        await self._cordon(node)
+                        await self._node_seen(node)
                     await breathe()
                 await self._missing_nodes({node.metadata.name for node in items})
                 self._waiting_for.discard("nodes")
             case Interrupted(why):
                 _log.warning("nodes cannot be followed", why=why)
+                for watcher in self.watchers:
+                    watcher.nodes_unseen()
             case _:
                 pass
+
+    async def _node_seen(self, node: Node) -> None:
+        for each in self.watchers:
+            each.node_seen(node)
+        await self._cordon(node)
 
     async def _missing_nodes(self, listed: set[str]) -> None:
         """A node may have registered after the list was made: each missing one is asked for by name."""
@@ -156,6 +180,8 @@ class Inventory:
         if self.pods.get(facts.uid) == facts:
             return
         self.pods[facts.uid] = facts
+        for each in self.watchers:
+            each.pod_changed(facts)
         now = self._core.clock.now
         await self._core.decide("inventory", lambda snapshot: settle(snapshot, facts, self._core.vendors, now()))
 

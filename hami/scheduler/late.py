@@ -4,6 +4,7 @@ A node whose plugin must answer for exactly one pod keeps its lock from Bound un
 between the two. The lock goes when the allocation is prepared or ended; past the deadline it goes with a failed allocation.
 """
 
+import math
 from typing import Final
 
 import anyio
@@ -12,11 +13,12 @@ from anyio.abc import TaskGroup
 from hami.domain.allocation import Allocation, Phase
 from hami.domain.cluster import ClusterSnapshot, Delivery
 from hami.domain.errors import HamiError
-from hami.domain.units import EpochMs
 from hami.events.catalog.allocation import AllocationFailed
 from hami.events.lease import Held
 from hami.events.log import Draft
+from hami.scheduler.compat.locks import NodeLocks
 from hami.scheduler.core import Core, Decision, at_versions
+from hami.scheduler.decide import door
 from hami.telemetry import get_logger
 
 SERVE_WITHIN_S: Final = 120.0
@@ -25,23 +27,27 @@ _log = get_logger("scheduler.late")
 
 
 class Late:
-    """`tasks` is where kept locks are renewed."""
+    """`tasks` is where kept locks are renewed. `mirror`: node locks as vendor plugins read them, None where none are served."""
 
-    def __init__(self, tasks: TaskGroup) -> None:
-        self._tasks = tasks
+    def __init__(self, tasks: TaskGroup, mirror: NodeLocks | None = None) -> None:
+        self._tasks, self._mirror = tasks, mirror
 
     def keeps(self, core: Core, held: Held, pod_uid: str) -> bool:
         """True when this lock is kept after its bind: whoever asked must not release it."""
         snapshot = core.view.snapshot()
         node, allocation = snapshot.nodes.get(held.lock), snapshot.allocation_of(pod_uid)
-        if node is None or node.delivery is not Delivery.ORDERED or allocation is None or allocation.phase is not Phase.BOUND:
+        if node is None or allocation is None or allocation.phase is not Phase.BOUND:
             return False
-        self._tasks.start_soon(self._keep, core, held, allocation.id)
+        mirrored = self._mirror is not None and bool(door.lock_keys(allocation, node, core.vendors))
+        if node.delivery is not Delivery.ORDERED and not mirrored:
+            return False
+        # What a plugin of the door does not serve in time, the door gives up.
+        within = math.inf if mirrored else SERVE_WITHIN_S * 1000
+        self._tasks.start_soon(self._keep, core, held, allocation.id, core.clock.now() + within)
         return True
 
-    async def _keep(self, core: Core, held: Held, reservation: str) -> None:
+    async def _keep(self, core: Core, held: Held, reservation: str, until: float) -> None:
         ttl_ms = round(core.settings.lock_ttl_s * 1000)
-        until = EpochMs(core.clock.now() + round(SERVE_WITHIN_S * 1000))
         try:
             while _waits(core.view.snapshot(), reservation):
                 if core.clock.now() > until:
@@ -53,6 +59,8 @@ class Late:
         except HamiError as error:
             _log.warning("kept node lock given up", lock=held.lock, error=str(error))
         finally:
+            if self._mirror is not None and not _waits(core.view.snapshot(), reservation):
+                await self._mirror.free(reservation)
             with anyio.move_on_after(1.0, shield=True):
                 try:
                     await core.store.locks.release(held)

@@ -19,6 +19,8 @@ from hami.vendors.vendor import Vendor
 T = TypeVar("T")
 
 _SHARED: Final = 20_000
+_ALLOCATING: Final = "allocating"
+_LONGEST_PHASE: Final = 20
 _NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -28,7 +30,10 @@ class Relevance:
     def __init__(self, vendors: Sequence[Vendor]) -> None:
         self._resources: Final = frozenset(name for vendor in vendors for name in vendor.resources.all())
         self._shared: dict[object, Any] = {}
+        self._to_allocate: Final = tuple(dict.fromkeys(each.keys.to_allocate for each in vendors if each.keys.to_allocate))
         self._written: Final = tuple(key for vendor in vendors for key in (vendor.keys.allocated, vendor.keys.mig) if key)
+        noted = tuple(key for vendor in vendors if vendor.note is not None for key in vendor.pod_keys)
+        self._kept: Final = (identity.RESERVATION, *self._written, *noted)
 
     def matters(self, pod: Pod) -> bool:
         return any(key in pod.metadata.notes for key in self._written) or self._asks(pod)
@@ -44,7 +49,7 @@ class Relevance:
 
     def facts(self, pod: Pod) -> PodFacts:
         notes = pod.metadata.notes
-        kept = {key: notes[key] for key in (identity.RESERVATION, *self._written) if key in notes}
+        kept = {key: notes[key] for key in self._kept if key in notes}
         share = self._one
         return PodFacts(
             uid=pod.metadata.uid,
@@ -56,7 +61,18 @@ class Relevance:
             containers=share(tuple((container.name, kind) for _, kind, container in containers_of(pod))),
             asks=self._asks(pod),
             annotations=kept or _NO_ANNOTATIONS,
+            bind_phase=share(notes.get(identity.BIND_PHASE, "")[:_LONGEST_PHASE]),
+            waiting=share(self._waiting(notes)),
+            admitted=admitted(pod),
         )
+
+    def _waiting(self, notes: Mapping[str, str]) -> tuple[int, ...] | None:
+        """Nobody but a plugin empties these annotations, and only while its pod is being allocated."""
+        if notes.get(identity.BIND_PHASE, "") != _ALLOCATING:
+            return None
+        texts = [notes[key] for key in self._to_allocate if key in notes]
+        left = {position for text in texts for position, part in enumerate(text.split(";")) if part}
+        return tuple(sorted(left)) if texts else None
 
     def _one(self, value: T) -> T:
         """The same words come with thousands of pods: one copy of each is kept."""
@@ -64,6 +80,14 @@ class Relevance:
             self._shared.clear()
         found: T = self._shared.setdefault(value, value)
         return found
+
+
+def admitted(pod: Pod) -> bool:
+    """Its kubelet took it in: that asks the device plugins first, and only then has anything to say of its containers."""
+    status = pod.status
+    if status is None or status.phase in {"Failed", "Succeeded"}:
+        return False
+    return status.phase == "Running" or bool(status.container_statuses or status.init_container_statuses)
 
 
 def init_done(pod: Pod) -> bool:

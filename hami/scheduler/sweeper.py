@@ -42,7 +42,7 @@ class Sweeper:
                 await self.once()
 
     async def once(self) -> None:
-        nodes = dict(self._core.view.snapshot().nodes)
+        nodes = {name: node for name, node in self._core.view.snapshot().nodes.items() if node.has_agent}
         alive = await self._core.store.leases.alive(tuple(nodes))
         live = {name for name, node in nodes.items() if node.liveness is Liveness.LIVE}
         gone = {name for name in live if alive.get(name) is None}

@@ -39,6 +39,7 @@ def vendor(config: AmdConfig) -> Vendor:
         ),
         size=Size.COMPUTE_UNITS,
         model_in_annotation=True,
+        alive_by_capacity=True,
         ask=ask,
         admit=admit,
         differs=("B1", "B7", "V20.2", "V20.10"),

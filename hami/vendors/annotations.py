@@ -169,7 +169,9 @@ def _mig_entry(raw: _RawMig) -> MigEntry:
     )
 
 
-def shares_from(entries: Sequence[DeviceEntry], vendor: str, mig: Sequence[MigEntry], position: int) -> tuple[DeviceShare, ...]:
+def shares_from(
+    entries: Sequence[DeviceEntry], vendor: str, mig: Sequence[MigEntry], position: int, note: str = ""
+) -> tuple[DeviceShare, ...]:
     """Annotation entries of one container back into shares; MIG instances matched by container and device index."""
     planned = {each.device_index: each for each in mig if each.container_index == position}
     found = []
@@ -178,11 +180,17 @@ def shares_from(entries: Sequence[DeviceEntry], vendor: str, mig: Sequence[MigEn
         piece = None
         if instance is not None and instance.gpu_uuid == entry.uuid:
             piece = MigSlice(instance.profile, instance.placement, instance.mig_uuid or "")
-        found.append(_share(entry, vendor, piece))
+        found.append(_share(entry, vendor, piece, note))
     return tuple(found)
 
 
-def _share(entry: DeviceEntry, vendor: str, piece: MigSlice | None) -> DeviceShare:
+def _share(entry: DeviceEntry, vendor: str, piece: MigSlice | None, note: str) -> DeviceShare:
     return DeviceShare(
-        vendor=vendor, uuid=entry.uuid, memory=MiB(entry.memory), cores=CorePercent(entry.cores), model=entry.type, mig=piece
+        vendor=vendor,
+        uuid=entry.uuid,
+        memory=MiB(entry.memory),
+        cores=CorePercent(entry.cores),
+        model=entry.type,
+        mig=piece,
+        note=note,
     )

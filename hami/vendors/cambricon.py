@@ -23,6 +23,8 @@ def vendor(config: CambriconConfig) -> Vendor:
             allocated="hami.io/cambricon-mlu-devices-allocated",
             to_allocate="hami.io/cambricon-mlu-devices-to-allocate",
             lock="cambricon.com/dsmlu.lock",
+            lock_names_pod=False,
+            lock_expires_s=120,
             use_uuid="cambricon.com/use-gpuuuid",
             nouse_uuid="cambricon.com/nouse-gpuuuid",
         ),

@@ -157,6 +157,25 @@ class MthreadsConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     cores: str = ""
 
 
+_METAX: Final = {
+    "count": "resourceCountName",
+    "shares": "resourceVCountName",
+    "memory": "resourceVMemoryName",
+    "cores": "resourceVCoreName",
+    "link_zones": "sgpuTopologyAware",
+}
+
+
+class MetaxConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_METAX):
+    """Section `metax`: whole cards (`count`), and shares of cards with their memory and cores."""
+
+    count: str = ""
+    shares: str = ""
+    memory: str = ""
+    cores: str = ""
+    link_zones: bool = False
+
+
 class NeuronConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     """Section `awsneuron`."""
 
@@ -210,6 +229,12 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     mthreads: MthreadsConfig = MthreadsConfig(
         count="mthreads.com/vgpu", memory="mthreads.com/sgpu-memory", cores="mthreads.com/sgpu-core"
     )
+    metax: MetaxConfig = MetaxConfig(
+        count="metax-tech.com/gpu",
+        shares="metax-tech.com/sgpu",
+        memory="metax-tech.com/vmemory",
+        cores="metax-tech.com/vcore",
+    )
     awsneuron: NeuronConfig = NeuronConfig(count="aws.amazon.com/neuron", cores="aws.amazon.com/neuroncore")
     amd: AmdConfig = AmdConfig(count="amd.com/gpu", memory="amd.com/gpumem", cores="amd.com/gpucores")
     vastai: VastaiConfig = VastaiConfig(count="vastaitech.com/va")
@@ -229,6 +254,7 @@ _OPTIONAL: Final = (
     "cambricon",
     "hygon",
     "mthreads",
+    "metax",
     "awsneuron",
     "amd",
     "vastai",

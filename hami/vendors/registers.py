@@ -1,6 +1,5 @@
 """How a node announces its devices by annotation: HAMi's JSON register, the older colon form, and pair scores."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -113,16 +112,16 @@ def decode_register(text: str, field: str = "register") -> list[WireDevice]:
 def _wire_device(raw: object, where: str) -> WireDevice:
     if raw is None:
         return WireDevice()
-    members = _members(raw, _DEVICE_MEMBERS, where)
+    members = members_of(raw, _DEVICE_MEMBERS, where)
     profiles = tuple(_wire_profile(each, f"{where}, migProfile {n}") for n, each in enumerate(members.pop("migprofiles", ())))
     return WireDevice(**members, mig_profiles=profiles)
 
 
 def _wire_profile(raw: object, where: str) -> WireProfile:
-    members = _members(raw if raw is not None else {}, _PROFILE_MEMBERS, where)
+    members = members_of(raw if raw is not None else {}, _PROFILE_MEMBERS, where)
     places = []
     for number, each in enumerate(members.get("placements", ())):
-        at = _members(each if each is not None else {}, _PLACEMENT_MEMBERS, f"{where}, placement {number}")
+        at = members_of(each if each is not None else {}, _PLACEMENT_MEMBERS, f"{where}, placement {number}")
         places.append(WirePlacement(at.get("start", 0), at.get("size", 0)))
     found = tuple(places) if "placements" in members else None
     return WireProfile(
@@ -134,7 +133,8 @@ def _wire_profile(raw: object, where: str) -> WireProfile:
     )
 
 
-def _members(raw: object, known: Mapping[str, type], where: str) -> dict[str, Any]:
+def members_of(raw: object, known: Mapping[str, type], where: str) -> dict[str, Any]:
+    """Those that `known` names (in lower case), with its types. Raises InvalidInput."""
     if not isinstance(raw, dict):
         raise InvalidInput(where, raw, "must be an object")
     found: dict[str, Any] = {}
@@ -145,7 +145,7 @@ def _members(raw: object, known: Mapping[str, type], where: str) -> dict[str, An
             continue
         if type(value) is not kind:  # bool is an int elsewhere, not here
             raise InvalidInput(f"{where}, {name}", value, f"must be {kind.__name__}")
-        low, high = _LIMITS.get(key, (-math.inf, math.inf))
+        low, high = _LIMITS.get(key, (_INT32_MIN, INT32_MAX))
         if isinstance(value, int) and not low <= value <= high:
             raise InvalidInput(f"{where}, {name}", value, "is out of range")
         found[key] = value
@@ -219,7 +219,7 @@ def decode_pair_scores(text: str, field: str = "pair scores") -> dict[str, dict[
         raise InvalidInput(field, text, "must be a JSON array")
     found: dict[str, dict[str, int]] = {}
     for number, each in enumerate(raw or ()):
-        members = _members(each if each is not None else {}, {"uuid": str, "score": dict}, f"{field}, device {number}")
+        members = members_of(each if each is not None else {}, {"uuid": str, "score": dict}, f"{field}, device {number}")
         scores = members.get("score", {})
         for other, value in scores.items():
             if type(value) is not int:

@@ -42,6 +42,9 @@ class Check(StrEnum):
     MIG = "a MIG profile has a free place on it"
     COMPUTE_UNITS = "it has the compute units"
     NEURON_CORES = "it has the cores, counted as bits"
+    UNHEALTHY = "the card is healthy, in this vendor's own word"
+    APP_CLASS = "the classes of the pods on it bear the pod's own"
+    QOS = "it is idle, wanted whole, or shared by the pod's policy"
     IDLE = "nothing of it is given out"
     WHOLE = "nothing of it is given out, as it is given out whole"
     EQUAL_PARTS = "what is given out of it are parts of the size asked for"
@@ -74,6 +77,7 @@ class Size(StrEnum):
     NOTHING = "a slot and nothing else"
     COMPUTE_UNITS = "memory in MiB or the whole card, cores in percent of the card's compute units"
     NEURON_CORES = "no memory, cores as a bit mask"
+    CLASSED = "memory in MiB or the whole card's, cores in percent, more than 100 of them too, none for an online pod"
     WHOLE = "the whole card"
     PROFILE = "memory and cores of the profile chosen for the node; more slots the larger it is"
 
@@ -85,6 +89,11 @@ class Select(StrEnum):
     TOPOLOGY = "the first ones, or the best connected with policy topology-aware"
     DIE_GROUPS = "from as few boards as possible, where the cards are dies"
     NEURON_RUNS = "one by policy, several as a run of neighbours"
+    CLASS_AND_ZONES = (
+        "the first ones in the order of the policy; for an online pod those with the fewest online, then offline pods, those "
+        "with offline pods alone last; for whole cards of a pod without a class the smallest link zone that has enough, else "
+        "zone after zone from the smallest on, cards without a zone last"
+    )
     WINGS = (
         "linked ones, by index: within four neighbours, else across; if that fails, the reason is how many cards mutex, "
         "uuids or cordons ruled out, else `1/<cards> NumaNotFit`"
@@ -100,6 +109,15 @@ class Score(StrEnum):
 
     NONE = "nothing"
     SAME_BOARD = "the largest part of a container's cards that share a board"
+    NODE_TABLE = (
+        "2000 less what the node announces for that many cards: losses where nodes are packed, scores where pods are spread; "
+        "nothing where it announces none, or with another policy"
+    )
+    CLASS_AND_ZONES = (
+        "10000 (-10000 where pods are spread) times: for an online pod -100 for each offline pod on a card without online "
+        "ones, -20 and -2 for each online and offline pod on another; for whole cards, where link zones count, ten times what "
+        "is linked among the cards chosen less the links that the choice breaks"
+    )
     WINGS = "1000 to 3000 the fewer groups of four linked cards are broken into, where it has no other vendor's cards"
     SAME_NETWORK = "ten times the largest part of a container's cards that share a network"
 
@@ -121,7 +139,8 @@ class AnnotationKeys(msgspec.Struct, frozen=True, kw_only=True):
     """Annotation keys of one vendor: written by us (pod), by its plugin (node), by users (wishes).
 
     `more_uuids`: further (use, nouse) pairs that a card has to pass as well. `lock`: the node annotation its plugin expects
-    while a pod is being allocated; empty where it expects none.
+    while a pod is being allocated; empty where it expects none. `lock_names_pod`: its value is `<time>,<namespace>,<pod>`, else
+    the time alone. A stranger's lock that stood for `lock_expires_s` counts for nothing.
     """
 
     allocated: str
@@ -131,6 +150,8 @@ class AnnotationKeys(msgspec.Struct, frozen=True, kw_only=True):
     pair_scores: str = ""
     mig: str = ""
     lock: str = ""
+    lock_names_pod: bool = True
+    lock_expires_s: int = 300
     use_type: str = ""
     nouse_type: str = ""
     use_uuid: str = ""
@@ -180,8 +201,10 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     Fit: `checks` in order, `size`, `select`, `score`. `pod_keys`: further pod annotations that its checks read.
     `quota_at_fit`: namespace quota is asked again for every card, not only at admission. `model_in_annotation`: the
-    allocation names the card's model instead of the vendor word. `soft_split`: nodes that do not say whether they can share
-    cards by memory and cores can.
+    allocation names the card's model instead of the vendor word. `link_zones`: they count for a node's score, unless the pod
+    says otherwise. `spares`: checks that a pod with these annotations is not put to. `note`: what later pods on a card have to
+    know of a share with so many cores of a pod with these annotations; cores None = somebody else placed it.
+    `soft_split`: nodes that do not say whether they can share cards by memory and cores can.
     """
 
     word: str
@@ -208,6 +231,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     quota_at_fit: bool = False
     soft_split: bool = False
     model_in_annotation: bool = False
+    link_zones: bool = False
     identity: bool = False
     """Containers learn their devices from environment that refers to annotations (docs/delivery.md)."""
     ask: "Callable[[Container, Vendor, str], DeviceRequest | None] | None" = None
@@ -216,6 +240,10 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """None = the container asks where its limits name the count; nothing is added."""
     discover: "Callable[[Node, Vendor], tuple[Device, ...]] | None" = None
     """Devices that a Node object announces. Raises InvalidInput where it announces them in an unreadable way."""
+    spares: "Callable[[Mapping[str, str]], frozenset[Check]] | None" = None
+    note: "Callable[[Mapping[str, str], int | None], str] | None" = None
+    alive_by_capacity: bool = False
+    """Its plugin counts as gone where the node's capacity has none of the count resource."""
     differs: tuple[str, ...] = ()
     """Entries of docs/differences.md that are about this vendor."""
     annotate: "Callable[[Writing, Vendor], Mapping[str, str]] | None" = None

@@ -23,6 +23,8 @@ from tests.conformance.filters import (
 from tests.conformance.outcome import PASSED, Outcome, difference, documented, failed, not_covered
 from tests.conformance.world import Case, pod_of, snapshot_of, vendors_for
 
+_UNITS = {"": 1, "k": 1000, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+
 
 def check_requests(case: Case) -> Outcome:
     recorded = case["expect"].get("requests")
@@ -108,8 +110,8 @@ def _ours(env: Case) -> bool:
 
 
 def _number(value: object) -> object:
-    match = re.fullmatch(r"(-?\d+)(k?)", str(value))
-    return int(match[1]) * (1000 if match[2] else 1) if match else value
+    match = re.fullmatch(r"(-?\d+)(k|Ki|Mi|Gi|)", str(value))
+    return int(match[1]) * _UNITS[match[2]] if match else value
 
 
 def apply(raw: Case, operations: list[Case]) -> Case:

@@ -122,10 +122,15 @@ def read_otherwise(case: Case) -> bool:
 
 
 def read_otherwise_in(spec: Case, vendors: tuple[Vendor, ...]) -> bool:
-    """Does the pod write memory in bytes (`16Gi`), or a nought that HAMi cannot read (`0.0`)?"""
+    """Does the pod write memory in bytes (`16Gi`), or a nought that HAMi cannot read (`0.0`)?
+
+    Of MetaX HAMi takes every number for bytes that Kubernetes writes with a letter, `8000` (`8k`) among them.
+    """
     names = {vendor.resources.memory for vendor in vendors} - {""}
+    lettered = {vendor.resources.memory for vendor in vendors if vendor.word == "Metax-SGPU"} - {""}
     return any(
-        name in names and (value.endswith("i") or re.fullmatch(r"0\.0+", value) is not None)
+        (name in names and (value.endswith("i") or re.fullmatch(r"0\.0+", value) is not None))
+        or (name in lettered and re.search("[A-Za-z]|[1-9][0-9]*000$", value) is not None)
         for _, _, name, value in amounts(spec)
     )
 
@@ -301,6 +306,7 @@ def _padding(answer: Answer, result: Placement) -> set[str]:
     others = [vendor for vendor in answer.vendors if vendor.word not in asked]
     marks = {"CAMBRICON_DSMLU_ASSIGNED"} if "MLU" not in asked else set()
     marks |= {f"huawei.com/{vendor.word}" for vendor in others}
+    marks |= set() if "Metax-SGPU" in asked else {"metax-tech.com/gpu-devices-allocated", "metax-tech.com/predicate-time"}
     marks |= set() if any(word.startswith("Ascend") for word in asked) else {"predicate-time"}
     return marks | {key for vendor in others for key in (vendor.keys.allocated, vendor.keys.to_allocate)}
 

@@ -19,7 +19,7 @@ from hami.events.catalog.allocation import (
     AllocationShrunk,
 )
 from hami.scheduler.decide.reconcile import Action, PodFacts, reconcile
-from hami.vendors import ascend, nvidia, registers
+from hami.vendors import ascend, metax, nvidia, registers
 from hami.vendors.requests import containers_of
 from hami.vendors.vendor import Vendor
 from tests.conformance.outcome import PASSED, Outcome, difference, documented, failed, not_covered
@@ -198,18 +198,22 @@ def _other_node(raw: Case, vendor: Vendor, recorded: Case) -> list[str]:
     except InvalidInput as error:
         return [] if "error" in recorded else [difference("devices", error, recorded)]
     ours = [row_of(each) for each in devices]
-    theirs = [_recorded_row(each) for each in recorded.get("devices") or ()]
+    theirs = [recorded_row(each) for each in recorded.get("devices") or ()]
     return [] if ours == theirs else [difference("devices", ours, recorded)]
+
+
+_OF_NODE = {ascend.SOFT_SPLIT, metax.LOSSES, metax.SCORES}
+"""What a card carries of its node: HAMi reads it there."""
 
 
 def row_of(device: Device) -> Case:
     row: Case = json.loads(registers.encode_register([device]))[0]
     row.pop("custominfo", None)
-    own = {key: value for key, value in device.attributes.items() if key != ascend.SOFT_SPLIT}
+    own = {key: value for key, value in device.attributes.items() if key not in _OF_NODE}
     return row | ({"custominfo": own} if own else {})
 
 
-def _recorded_row(raw: Case) -> Case:
+def recorded_row(raw: Case) -> Case:
     row = {key: value for key, value in raw.items() if key != "devicevendor"}
     if "custominfo" in row:
         row["custominfo"] = {

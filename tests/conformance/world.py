@@ -10,19 +10,19 @@ from typing import Any
 
 import msgspec
 
-from hami.domain.allocation import Allocation, ContainerShares, Phase, PodOwner, Reservation, shares_of, usage_of
+from hami.domain.allocation import Allocation, ContainerShares, Phase, PodOwner, Reservation, notes_of, shares_of, usage_of
 from hami.domain.cluster import ClusterSnapshot, NamespaceQuota, NodeState, QuotaLimit
-from hami.domain.device import DeviceState, DeviceUsage, Health, MigSlice
+from hami.domain.device import Device, DeviceState, DeviceUsage, Health, MigSlice
 from hami.domain.errors import InvalidInput
 from hami.domain.pod import Node, Pod
 from hami.domain.request import ContainerKind
 from hami.domain.units import EpochMs
 from hami.scheduler.decide.policies import SchedulingPolicy
 from hami.scheduler.decide.quota import vendor_usage
-from hami.scheduler.dryrun import registered
 from hami.vendors import annotations, nvidia
 from hami.vendors.config import DeviceConfig, device_config
 from hami.vendors.quantities import as_integer
+from hami.vendors.registers import listed
 from hami.vendors.registry import vendors_of
 from hami.vendors.requests import containers_of
 from hami.vendors.vendor import Vendor
@@ -98,6 +98,14 @@ def node_of(raw: Case, vendors: tuple[Vendor, ...]) -> NodeState:
     return NodeState(name=raw["metadata"]["name"], devices=states)
 
 
+def registered(node: Node, vendor: Vendor) -> tuple[Device, ...]:
+    """As in HAMi, where one unreadable device costs all of its vendor (differs: `segments`)."""
+    try:
+        return (vendor.discover or listed)(node, vendor)
+    except InvalidInput:
+        return ()
+
+
 def planned_mig(notes: Mapping[str, str]) -> tuple[annotations.MigEntry, ...]:
     """An unreadable list plans nothing: the cards it was about are then not explained."""
     try:
@@ -123,6 +131,7 @@ def allocation_of(pod: Pod, vendors: tuple[Vendor, ...]) -> Allocation | None:
     except InvalidInput:
         return None
     mig = planned_mig(notes)
+    told = {vendor.word: vendor.note(notes, None) for vendor in vendors if vendor.note is not None}
     spec = [(container.name, kind) for _, kind, container in containers_of(pod)]
     spec += [("", ContainerKind.APP)] * (max(map(len, held.values())) - len(spec))
     containers = tuple(
@@ -133,7 +142,9 @@ def allocation_of(pod: Pod, vendors: tuple[Vendor, ...]) -> Allocation | None:
                 share
                 for word, entries in held.items()
                 if i < len(entries)
-                for share in annotations.shares_from(entries[i], word, mig if word == nvidia.WORD else (), i)
+                for share in annotations.shares_from(
+                    entries[i], word, mig if word == nvidia.WORD else (), i, told.get(word, "")
+                )
             ),
         )
         for i, (name, kind) in enumerate(spec)
@@ -155,6 +166,7 @@ def loaded(node: NodeState, allocations: Iterable[Allocation]) -> NodeState:
     """The node with what runs on it; a MIG card with an unexplained device, or a whole card with a slice, is not healthy."""
     used: dict[str, DeviceUsage] = {}
     slices: dict[str, list[MigSlice]] = {}
+    told: dict[str, list[str]] = {}
     spoiled: set[str] = set()
     modes = {each.device.uuid: each.device.mode for each in node.devices}
     for each in allocations:
@@ -162,6 +174,8 @@ def loaded(node: NodeState, allocations: Iterable[Allocation]) -> NodeState:
             continue
         for uuid, usage in usage_of(each.reservation.containers, init_done=each.init_done).items():
             used[uuid] = used.get(uuid, DeviceUsage()).plus(usage)
+        for uuid, note in notes_of(each.reservation.containers, init_done=each.init_done).items():
+            told.setdefault(uuid, []).append(note)
         held = [share.uuid for share in shares_of(each.reservation.containers)]
         planned = planned_mig(each.reservation.annotations)
         for entry in planned:
@@ -179,6 +193,7 @@ def loaded(node: NodeState, allocations: Iterable[Allocation]) -> NodeState:
                 each,
                 used=used.get(each.device.uuid, each.used),
                 mig_in_use=tuple(slices.get(each.device.uuid, ())),
+                notes=tuple(told.get(each.device.uuid, ())),
                 health=Health.UNHEALTHY if each.device.uuid in spoiled else each.health,
             )
             for each in node.devices
@@ -210,20 +225,3 @@ def quota_used(allocations: Any, vendors: tuple[Vendor, ...]) -> dict[str, dict[
             before = mine.get(vendor.word, (0, 0))
             mine[vendor.word] = (before[0] + memory, before[1] + cores)
     return totals
-
-
-_OTHERS = {
-    "metax-tech.com/": ("Metax-GPU", "Metax-SGPU"),
-    "Metax": ("Metax-GPU", "Metax-SGPU"),
-}
-"""What the recordings know besides, by names that give it away, and by which words hami would know it."""
-
-
-def not_served(case: Case) -> str:
-    """A vendor in this case that hami does not serve (yet); empty where it serves all of them."""
-    given = case["input"]
-    if "config" not in given:
-        return ""
-    words = {each.word for each in vendors_for(case)}
-    text = json.dumps([given.get("nodes"), (given.get("pod") or {}).get("spec"), given.get("vendors")])
-    return next((name for name, needed in _OTHERS.items() if name in text and not words.issuperset(needed)), "")

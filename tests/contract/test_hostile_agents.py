@@ -43,6 +43,7 @@ def registering(**device: Any) -> bytes:
 
 
 HOSTILE = {
+    "a registration in the scheduler's name": raw(data={"vendor": "NVIDIA", "devices": [], "source": "door"}),
     "nesting in the payload": raw(data="@").replace(b'"@"', b'{"further": ' + NESTED + b"}"),
     "nesting beside the payload": raw(further="@").replace(b'"@"', NESTED),
     "an epoch that Lua calls infinite": raw(epoch=10**400, id=f"agent-n1/{10**400}/1"),

@@ -2,8 +2,9 @@
 
 import json
 
-from hami.events.catalog.allocation import AllocationBound, AllocationLapsed, AllocationReserved
+from hami.events.catalog.allocation import AllocationBound, AllocationLapsed, AllocationReleased, AllocationReserved
 from hami.events.catalog.governance import PlacementRefused, PolicyChanged
+from hami.events.catalog.node import NodeRegistered
 from hami.kube.kinds import NODES
 from hami.vendors.registers import encode_register
 from tests.support.builders import a_device
@@ -184,3 +185,22 @@ async def test_nothing_is_written_to_nodes_and_pods_but_the_binding(world: World
         await wait_until(rounds, "three comparisons")
         assert await world.versions(NODES) == before
         assert (await world.pod_of("unfit"))["metadata"]["resourceVersion"] == unfit["metadata"]["resourceVersion"]
+
+
+async def test_what_runs_on_a_shared_card_is_known_to_a_scheduler_started_later(world: World) -> None:
+    await world.add_node("n1")
+    card = a_device("GPU-shared", vendor="Metax-SGPU", model="Metax-SGPU")
+    await world.write(NodeRegistered(vendor="Metax-SGPU", devices=(card,), node_uid="", boot_id="boot"), node_name="n1")
+    share = {"metax-tech.com/sgpu": "1", "metax-tech.com/vmemory": "4"}
+    online = await world.add_pod("online", limits=share, annotations={"metax-tech.com/sgpu-app-class": "online"})
+    plain = await world.add_pod("plain", limits=share)
+    async with world.scheduler() as caller:
+        assert (await caller.filter(online, ["n1"]))["NodeNames"] == ["n1"]
+        assert await caller.bind(online, "n1") == ""
+    async with world.scheduler(id="b") as caller:
+        refused = await caller.filter(plain, ["n1"])
+        assert refused["FailedNodes"] == {"n1": "1/1 CardAppClassMismatch"}
+        await world.kube.delete_pod("default", "online", grace=0)
+        await world.seen(AllocationReleased)
+        await world.settled(caller)
+        assert (await caller.filter(plain, ["n1"]))["NodeNames"] == ["n1"]

@@ -13,6 +13,7 @@ from hami.events.envelope import START, Position, agent_name
 from hami.events.ingester import Ingester
 from hami.events.lease import Held
 from hami.events.redis.client import Client
+from hami.events.redis.dead import dead_letters, replay
 from hami.events.redis.embedded import EmbeddedServer
 from hami.events.redis.keys import META
 from hami.events.redis.meta import initialise, startup_check
@@ -142,14 +143,43 @@ async def test_a_reader_reads_and_never_writes(server: EmbeddedServer, admin: Re
                 await store.client.command.call(*command)
 
 
-async def test_a_consumer_acknowledges_and_cannot_touch_the_log(server: EmbeddedServer, admin: RedisStore) -> None:
+async def test_a_consumer_can_do_its_work(server: EmbeddedServer, admin: RedisStore) -> None:
+    async with logged_in(server, "consumer") as store:
+        await startup_check(store.client, local_ms=await store.log.now())
+        group, checkpoints, locks = store.group("alerts", "one"), store.checkpoints, store.locks
+        assert await group.create(START)
+        (record,) = await group.new()
+        assert len(await group.claim(idle_ms=0)) == 1
+        await group.bury(record.position.entry, node="", to="webhook", raw=b"{}", why="w")
+        await group.acknowledge([record.position.entry])
+        (letter,) = await dead_letters(admin.client)
+        await replay(admin.client, letter)
+        await group.forget((await group.returned())[0].id)
+        for g in (1, 2):
+            await checkpoints.save("alerts", Position(g, f"{g}-0"), "INC", "s", b"x")
+        assert len(await checkpoints.load("alerts")) == 2
+        held = await locks.acquire("job:alerts", "one", ttl_ms=60_000)
+        assert isinstance(held, Held)
+        await locks.acquire("job:alerts", "two", ttl_ms=1000)
+        await locks.renew(held, ttl_ms=1000)
+        await locks.release(held)
+        assert (await store.log.head()).g == 1
+        assert len(await store.log.read(START)) == 1
+
+
+async def test_a_consumer_cannot_touch_the_log_nor_what_others_keep(server: EmbeddedServer, admin: RedisStore) -> None:
     log = admin.client.keys.log
     async with logged_in(server, "consumer") as store:
-        call = store.client.command.call
-        await call("XGROUP", "CREATE", log, "alerts", "0")
-        entries = (await call("XREADGROUP", "GROUP", "alerts", "me", "COUNT", 10, "STREAMS", log, ">"))[0][1]
-        assert int(await call("XACK", log, "alerts", entries[0][0])) == 1
-        await call("XAUTOCLAIM", log, "alerts", "me", 0, "0")
         for command in (("XADD", log, "*", "d", "x"), ("XTRIM", log, "MAXLEN", "0"), ("DEL", log), ("XDEL", log, "1-0")):
             with pytest.raises(StoreUnsafe, match="may not"):
-                await call(*command)
+                await store.client.command.call(*command)
+        writer = EventWriter(store.log, "consumer")
+        await writer.start()
+        with pytest.raises(StoreUnsafe, match="may not"):
+            await writer.append([lost("node-1")])
+        with pytest.raises(StoreUnsafe, match="may not"):
+            await store.checkpoints.save("cluster", Position(1, "1-0"), "INC", "s", b"x")
+        with pytest.raises(StoreUnsafe, match="may not"):
+            await store.locks.acquire("node-1", "one", ttl_ms=1000)
+        with pytest.raises(StoreUnsafe, match="may not"):
+            await store.group("other", "one").bury("1-0", node="", to="", raw=b"", why="")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hami.domain.allocation import DeviceShare, Phase, Reservation, usage_of
 from hami.domain.device import DeviceUsage, Health, MigSlice
@@ -47,11 +48,11 @@ uuids = st.sampled_from(tuple(VENDOR_OF))
 mig_slices = st.none() | st.builds(a_mig_slice, st.just("1g.5gb"), st.integers(0, 3))
 
 
-def _share(uuid: str, memory: int, cores: int, mig: MigSlice | None) -> DeviceShare:
-    return a_share(uuid, memory, cores, vendor=VENDOR_OF[uuid], mig=mig)
+def _share(uuid: str, memory: int, cores: int, mig: MigSlice | None, note: str) -> DeviceShare:
+    return replace(a_share(uuid, memory, cores, vendor=VENDOR_OF[uuid], mig=mig), note=note)
 
 
-shares = st.builds(_share, uuids, st.integers(0, 3000), st.integers(0, 50), mig_slices)
+shares = st.builds(_share, uuids, st.integers(0, 3000), st.integers(0, 50), mig_slices, st.sampled_from(("", "", "a", "b")))
 containers = st.builds(
     lambda found, name, kind: a_container(*found, name=name, kind=kind),
     st.lists(shares, max_size=3, unique_by=lambda each: each.uuid),
@@ -154,6 +155,7 @@ def test_usage_is_what_the_live_allocations_hold(history: tuple[Record, ...]) ->
                 at = (node.name, each.device.uuid)
                 assert each.used == expected.get(at, DeviceUsage())
                 assert sorted(each.mig_in_use, key=str) == sorted(_slices_from_scratch(state, *at), key=str)
+                assert sorted(each.notes) == sorted(_notes_from_scratch(state, *at))
         assert state.quota_used == _quota_from_scratch(state)
 
 
@@ -279,6 +281,14 @@ def _slices_from_scratch(state: ClusterState, node: str, uuid: str) -> Iterator[
                 if not (allocation.init_done and container.kind is ContainerKind.INIT):
                     mine.update({s.mig.placement.start: s.mig for s in container.shares if s.uuid == uuid and s.mig})
             yield from mine.values()
+
+
+def _notes_from_scratch(state: ClusterState, node: str, uuid: str) -> Iterator[str]:
+    for each in state.allocations.values():
+        if each.reservation.node == node:
+            running = [c for c in each.reservation.containers if not (each.init_done and c.kind is ContainerKind.INIT)]
+            said = [share.note for container in running for share in container.shares if share.uuid == uuid and share.note]
+            yield from said[-1:]
 
 
 def _quota_from_scratch(state: ClusterState) -> dict[str, dict[str, tuple[int, int]]]:

@@ -14,6 +14,7 @@ from hami.vendors.vendor import Size
 from tests.support.clusters import policies
 from tests.support.vendor_clusters import BY_WORD, VENDORS, WORDS, nodes, requests, snapshots
 
+NOTED = ("NVIDIA", *(each.word for each in VENDORS if each.note is not None))
 COMMON = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
@@ -47,6 +48,16 @@ def test_planes_and_the_exact_way_agree_on_mixed_nodes(
                 assert fast.failed.items() <= exact.failed.items()
         snapshot = msgspec.structs.replace(snapshot, nodes={**snapshot.nodes, "n0": data.draw(nodes("n0"))})
         planes.sync(snapshot, ["n0"])
+
+
+@COMMON
+@given(snapshots(NOTED), requests(NOTED), policies())
+def test_planes_and_the_exact_way_agree_where_pods_leave_notes_on_their_cards(
+    snapshot: ClusterSnapshot, request: PodRequest, policy: SchedulingPolicy
+) -> None:
+    names = list(snapshot.nodes)
+    fast = place(snapshot, planes_of(snapshot), request, names, policy)
+    assert answer(fast) == answer(place_exactly(snapshot, VENDORS, request, names, policy))
 
 
 @COMMON

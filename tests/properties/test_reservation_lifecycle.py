@@ -24,6 +24,7 @@ from hami.domain.pod import Node, Pod
 from hami.events.catalog.allocation import AllocationFailed, AllocationLapsed, AllocationReleased, AllocationReserved
 from hami.events.clock import ManualClock
 from hami.events.envelope import START, Envelope
+from hami.events.group import Group
 from hami.events.lease import Busy, Held, LockState, Release
 from hami.events.log import Appended, Draft, Duplicate, Fence, Inbox, Inboxes, NodeFeed
 from hami.events.memory import MemoryCheckpoints, MemoryLeases, MemoryStore
@@ -167,6 +168,9 @@ class FusedStore:
 
     def feed(self, node: str) -> NodeFeed:
         return self._store.feed(node)
+
+    def group(self, name: str, consumer: str) -> Group:
+        return self._store.group(name, consumer)
 
 
 class Cluster:

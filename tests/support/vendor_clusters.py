@@ -19,6 +19,7 @@ NPUS = AscendConfig(
 VENDORS = vendors_of(DeviceConfig(iluvatars=(CHIP,), vnpus=NPUS))
 BY_WORD: Mapping[str, Vendor] = {each.word: each for each in VENDORS}
 WORDS = tuple(BY_WORD)
+NOTES = ("online", "offline", "offline:", ":fixed-share", ":best-effort", ":")
 _PART = 24_576
 """MiB of a quarter of a card whose parts are equal."""
 _LINKED = ("free", "free", "free", "11", "21", "12", "14", "-", "/")
@@ -40,6 +41,9 @@ def devices(draw: st.DrawFn, node: str, word: str, number: int) -> DeviceState:
                 {"DeviceStrategy": "die", "AIC": "b"},
                 {"AWSNodeType": "inf2.48xlarge"},
                 {"AWSNodeType": "trn1.32xlarge"},
+                {"QosPolicy": "fixed-share", "LinkZone": "1"},
+                {"QosPolicy": "", "LinkZone": "2"},
+                {"metax-tech.com/gpu.topology.losses": '{"1": 3, "2": 1}', "metax-tech.com/gpu.topology.scores": "bad"},
                 {"profiles": '{"1g.4gb":"0","3g.12gb":"1"}', "maxSlice": "3"},
                 {"profiles": '{"2g.8gb":"0","4g.15gb":"1"}', "maxSlice": "4"},
                 {"NetworkID": "0"},
@@ -47,6 +51,7 @@ def devices(draw: st.DrawFn, node: str, word: str, number: int) -> DeviceState:
             )
         )
     )
+    told = draw(st.lists(st.sampled_from(NOTES), max_size=taken)) if taken and BY_WORD[word].note is not None else []
     return DeviceState(
         device=Device(
             uuid=f"{word}-{node}-{number}",
@@ -62,6 +67,7 @@ def devices(draw: st.DrawFn, node: str, word: str, number: int) -> DeviceState:
         health=draw(st.sampled_from((Health.HEALTHY,) * 6 + (Health.UNHEALTHY,))),
         cordoned=draw(st.sampled_from((False,) * 8 + (True,))),
         used=DeviceUsage(taken, min(taken, 1) * memory // 2, min(taken, 1) * draw(st.sampled_from((0, 1, 3, cores)))),
+        notes=tuple(told),
     )
 
 
@@ -94,15 +100,15 @@ def cards(draw: st.DrawFn, node: str, word: str) -> list[DeviceState]:
 
 
 @st.composite
-def nodes(draw: st.DrawFn, name: str) -> NodeState:
-    words = draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3, unique=True))
+def nodes(draw: st.DrawFn, name: str, of: tuple[str, ...] = WORDS) -> NodeState:
+    words = draw(st.lists(st.sampled_from(of), min_size=1, max_size=3, unique=True))
     found = [each for word in words for each in draw(cards(name, word))]
     return NodeState(name=name, devices=tuple(found))
 
 
 @st.composite
-def snapshots(draw: st.DrawFn) -> ClusterSnapshot:
-    found = {name: draw(nodes(name)) for name in (f"n{number}" for number in range(draw(st.integers(1, 5))))}
+def snapshots(draw: st.DrawFn, of: tuple[str, ...] = WORDS) -> ClusterSnapshot:
+    found = {name: draw(nodes(name, of)) for name in (f"n{number}" for number in range(draw(st.integers(1, 5))))}
     limit = QuotaLimit("cambricon.com/mlu.smlu.vmemory", draw(st.sampled_from((0, 10, 100))))
     quota = {"team": NamespaceQuota((limit,))} if draw(st.booleans()) else {}
     return ClusterSnapshot(nodes=found, quotas=quota)
@@ -149,6 +155,9 @@ def requests(draw: st.DrawFn, words: tuple[str, ...]) -> PodRequest:
                 "vastaitech.com/nouse-gpuuuid": st.just("Vastai-n0-0"),
                 "mthreads.ai/use-gpuuuid": st.just("Mthreads-n0-1,Mthreads-n1-0"),
                 "nvidia.com/numa-bind": st.just("true"),
+                "metax-tech.com/sgpu-app-class": st.sampled_from(("online", "offline")),
+                "metax-tech.com/sgpu-qos-policy": st.sampled_from(("fixed-share", "best-effort")),
+                "metax-tech.com/sgpu-topology-aware": st.just("true"),
                 "hami.io/no-use-xpu-uuid": st.just("kunlun-n0-1,XPU-n0-0"),
                 "baidu.com/use-gpuuuid": st.just("kunlun-n0-0,XPU-n0-1,XPU-n0-5"),
                 "huawei.com/vnpu-mode": st.sampled_from(("hami-core", "hard")),

@@ -151,6 +151,8 @@ def parsed(arguments: list[str]) -> click.Context:
     command: click.Command = cli
     context, rest = click.Context(cli, info_name="hami"), list(arguments)
     while isinstance(command, click.Group):
+        if command.invoke_without_command and rest[0].startswith("-"):
+            break
         word = rest.pop(0)
         found = command.get_command(context, word)
         assert found is not None, f"there is no `hami {word}`"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hami.domain.cluster import Liveness, NodeState
+from hami.domain.cluster import Delivery, Foreign, Liveness, NodeState, Source
 from hami.domain.device import DeviceState, DeviceUsage, Health
 from hami.events.catalog.device import (
     DeviceCordoned,
@@ -14,7 +14,7 @@ from hami.events.catalog.device import (
     HealthWatchResumed,
 )
 from hami.events.catalog.journal import Corrected
-from hami.events.catalog.node import NodeBack, NodeLost, NodeRemoved
+from hami.events.catalog.node import NodeBack, NodeLost, NodeRegistered, NodeRemoved
 from hami.events.catalog.union import Event
 from hami.events.log import Undecodable, Unknown
 from hami.projections.folds.cluster import apply, new_cluster
@@ -258,3 +258,54 @@ def test_node_events_without_a_node_are_reported() -> None:
         apply(state, record)
     assert [each.kind for each in state.drain_oddities()] == ["node_missing"]
     assert state.nodes == {}
+
+
+# Through the door
+
+
+def through_the_door(*uuids: str, unread: tuple[str, ...] = (), uid: str = "node-uid-1") -> NodeRegistered:
+    devices = tuple(a_device(each, vendor="DCU") for each in uuids)
+    return NodeRegistered(vendor="DCU", devices=devices, node_uid=uid, source=Source.DOOR, unread=unread)
+
+
+def test_a_vendor_through_the_door_speaks_for_itself_only() -> None:
+    agent = NodeRegistered(vendor="NVIDIA", devices=(a_device(),), node_uid="node-uid-1", delivery=Delivery.ORDERED)
+    state = after(agent, NodeLost(), through_the_door("DCU-0"))
+    assert uuids(state) == ["GPU-a", "DCU-0"]
+    assert (node(state).liveness, node(state).delivery) == (Liveness.LOST, Delivery.ORDERED)
+    assert (node(state).own, node(state).foreign) == (("NVIDIA",), (Foreign("DCU"),))
+    assert node(state).has_agent
+
+
+def test_a_node_of_the_door_alone_is_there_without_an_agent() -> None:
+    state = after(through_the_door("DCU-0"))
+    assert node(state).liveness is Liveness.LIVE
+    assert not node(state).has_agent
+    assert node(state).is_foreign("DCU")
+
+
+def test_what_could_not_be_read_is_kept_until_it_can() -> None:
+    state = after(through_the_door(unread=("device 1",)))
+    assert node(state).foreign == (Foreign("DCU", ("device 1",)),)
+    assert node(after(through_the_door("DCU-0"), onto=state)).foreign == (Foreign("DCU"),)
+    assert node(after(through_the_door(), onto=state)).foreign == ()
+
+
+def test_an_agent_takes_a_vendor_over_and_the_door_never_does() -> None:
+    agent = NodeRegistered(vendor="DCU", devices=(a_device("DCU-own", vendor="DCU"),), node_uid="node-uid-1")
+    state = after(through_the_door("DCU-0"), agent, through_the_door("DCU-1"))
+    assert uuids(state) == ["DCU-own"]
+    assert (node(state).own, node(state).foreign) == (("DCU",), ())
+    assert state.odd == {"door_after_agent": 1}
+
+
+def test_a_node_made_anew_under_its_name_remembers_neither() -> None:
+    state = after(a_node_registered(a_device()), through_the_door("DCU-0"), through_the_door("DCU-1", uid="node-uid-2"))
+    assert uuids(state) == ["DCU-1"]
+    assert (node(state).own, node(state).foreign) == ((), (Foreign("DCU"),))
+
+
+def test_a_plugins_next_word_ends_unknown_health() -> None:
+    state = after(through_the_door("DCU-0"), health("DCU-0", Health.UNKNOWN, "silent"))
+    assert device(state, "DCU-0").health is Health.UNKNOWN
+    assert device(after(through_the_door("DCU-0"), onto=state), "DCU-0").health is Health.HEALTHY

@@ -160,3 +160,12 @@ def test_the_id_of_another_pods_reservation_is_not_believed() -> None:
 def test_a_pod_without_devices_is_none_of_our_business() -> None:
     assert run(None, pod(node="n1")) == []
     assert run(None, pod(node="n1", annotations={"hami.io/vgpu-devices-allocated": ";;"})) == []
+
+
+def test_a_pod_that_its_plugin_gave_up_is_adopted_only_once_it_runs() -> None:
+    """Its annotations still tell what it was to get."""
+    notes = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1000,10:;"}
+    waits = pod(node="n1", annotations=notes, containers=(("c", ContainerKind.APP),), bind_phase="failed")
+    assert run(None, waits) == []
+    runs = msgspec.structs.replace(waits, admitted=True, phase="Running")
+    assert [type(each) for each in run(None, runs)] == [AllocationReserved, AllocationBound]

@@ -28,7 +28,7 @@ def test_every_key_of_a_partition_has_its_row_and_shares_its_hash_tag() -> None:
     names = [
         *(keys.log, keys.heads, keys.locks, keys.bell),
         *(keys.inbox("n"), keys.feed("n"), keys.lease("n"), keys.lock("n"), keys.queue("n"), keys.wake_prefix("n") + "pod"),
-        *(keys.checkpoint("f"), keys.checkpoint_before("f"), keys.dead("g")),
+        *(keys.checkpoint("f"), keys.checkpoint_before("f"), keys.dead("g"), keys.back("g")),
     ]
     assert [name for name in names if row_of(keys.table(), name) is None] == []
     assert {name[: len("hami:{p7}:")] for name in names} == {"hami:{p7}:"}

@@ -59,9 +59,10 @@ class HandshakeReported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandshakeExpired(msgspec.Struct, frozen=True, kw_only=True):
-    """No answer within the deadline."""
+    """No answer within the deadline. `vendor`: whose plugin did not answer, where the question was an annotation."""
 
     TYPE: ClassVar[str] = "hami.handshake.expired"
     SCHEMA: ClassVar[int] = 1
 
     nonce: str
+    vendor: str = ""

@@ -4,12 +4,15 @@ from typing import ClassVar
 
 import msgspec
 
-from hami.domain.cluster import Delivery, Visible
+from hami.domain.cluster import Delivery, Source, Visible
 from hami.domain.device import Device
 
 
 class NodeRegistered(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The full device set of one vendor on this node; replaces that vendor's previous set.
+
+    `source` says who registers: the node's agent, or the scheduler for a plugin that announces them by annotation; `unread` is
+    what of that announcement could not be read and was left out.
 
     A device that was unhealthy stays so: registering again clears no fault, only `DeviceHealthChanged` does.
     """
@@ -26,6 +29,8 @@ class NodeRegistered(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     incarnation: str = ""
     """The log incarnation that the agent last saw."""
     visible: Visible = Visible.UUID
+    source: Source = Source.AGENT
+    unread: tuple[str, ...] = ()
 
 
 class NodeLost(msgspec.Struct, frozen=True, gc=False, kw_only=True):

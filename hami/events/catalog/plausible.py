@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from hami.domain.cluster import Source
 from hami.events.catalog.device import MigInstanceCreated
 from hami.events.catalog.node import NodeRegistered
 from hami.events.catalog.union import Event
@@ -57,6 +58,8 @@ def _widest(value: Any, path: str) -> str | None:
 def _registration(event: NodeRegistered) -> str | None:
     if not event.vendor:
         return "vendor: is empty"
+    if event.source is not Source.AGENT or event.unread:
+        return "source: an agent registers as an agent"
     if len(event.devices) > MOST_DEVICES:
         return f"devices: {len(event.devices)} are more than {MOST_DEVICES}"
     seen: set[str] = set()

@@ -60,6 +60,9 @@ class Keys:
     def dead(self, group: str) -> str:
         return f"{self.base}dead:{group}"
 
+    def back(self, group: str) -> str:
+        return f"{self.base}back:{group}"
+
     def table(self) -> tuple[KeyKind, ...]:
         """All keys there may be, for docs, tests and `hami` commands that list what a store holds."""
         return (
@@ -77,6 +80,7 @@ class Keys:
             KeyKind(self.checkpoint("*"), "string", False, "projections", "a fold's newest saved state"),
             KeyKind(self.checkpoint_before("*"), "string", False, "projections", "the one before"),
             KeyKind(self.dead("*"), "stream", False, "consumers, ingester", "entries given up"),
+            KeyKind(self.back("*"), "stream", False, "hami dlq replay", "what consumers gave up and are to try again"),
             *OUTBOX_KEYS,
         )
 

@@ -3,6 +3,7 @@
 from hami.events.redis.checkpoints import RedisCheckpoints
 from hami.events.redis.client import Client
 from hami.events.redis.feed import RedisFeed
+from hami.events.redis.group import RedisGroup
 from hami.events.redis.inbox import SWEEP_S, RedisInbox, RedisInboxes
 from hami.events.redis.leases import RedisLeases
 from hami.events.redis.locks import RedisLocks
@@ -25,3 +26,6 @@ class RedisStore:
 
     def feed(self, node: str) -> RedisFeed:
         return RedisFeed(self.client, node)
+
+    def group(self, name: str, consumer: str) -> RedisGroup:
+        return RedisGroup(self.client, name, consumer)

@@ -10,11 +10,11 @@ A container may be seen prepared before `Bound` is in the log (the agent was fas
 The version of a pod is forgotten a day or a little more (of the log's time) after its release: its uid never returns.
 """
 
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from hami.domain.allocation import Allocation, ContainerShares, Phase, PodOwner, Reservation, usage_of
+from hami.domain.allocation import Allocation, ContainerShares, Phase, PodOwner, Reservation, notes_of, usage_of
 from hami.domain.device import DeviceUsage, MigSlice
 from hami.domain.errors import IllegalTransition
 from hami.domain.request import ContainerKind
@@ -35,7 +35,9 @@ from hami.projections.folds.state import ClusterState, Held, Holding
 RETIRED_FOR_MS: Final = 24 * 60 * 60 * 1000
 SWEEP_EVERY_MS: Final = 10 * 60 * 1000
 
+_T = TypeVar("_T")
 _NO_SLICES: Final[dict[str, tuple[MigSlice, ...]]] = {}
+_NO_NOTES: Final[dict[str, str]] = {}
 
 
 def realised(state: ClusterState, event: MigInstanceCreated, node: str) -> None:
@@ -155,13 +157,14 @@ def _take(state: ClusterState, allocation: Allocation) -> None:
     holding = state.holdings[allocation.id] = _holding_of(allocation)
     if not holding.usage:
         return
-    held, mig = state.held.setdefault(reservation.node, {}), holding.mig
+    held, mig, notes = state.held.setdefault(reservation.node, {}), holding.mig, holding.notes
     for uuid, more in holding.usage.items():
         was = held.get(uuid)
         if was is None:
-            held[uuid] = Held(more, mig.get(uuid, ()))
+            held[uuid] = Held(more, mig.get(uuid, ()), (notes[uuid],) if uuid in notes else ())
         else:
-            held[uuid] = Held(was.used.plus(more), (*was.mig, *mig[uuid]) if uuid in mig else was.mig)
+            told = (*was.notes, notes[uuid]) if uuid in notes else was.notes
+            held[uuid] = Held(was.used.plus(more), (*was.mig, *mig[uuid]) if uuid in mig else was.mig, told)
     state.held_changed(reservation.node)
     charge(state, reservation.owner.namespace, holding.sums)
 
@@ -172,13 +175,14 @@ def _give_back(state: ClusterState, allocation: Allocation) -> None:
     holding = state.holdings.pop(allocation.id, None) or _holding_of(allocation)
     if not holding.usage:
         return
-    held, mig = state.held[reservation.node], holding.mig
+    held, mig, notes = state.held[reservation.node], holding.mig, holding.notes
     for uuid, less in holding.usage.items():
         was = held[uuid]
         if was.used.slots == less.slots:
             del held[uuid]
         else:
-            held[uuid] = Held(was.used.minus(less), _without(was.mig, mig[uuid]) if uuid in mig else was.mig)
+            told = _without(was.notes, (notes[uuid],)) if uuid in notes else was.notes
+            held[uuid] = Held(was.used.minus(less), _without(was.mig, mig[uuid]) if uuid in mig else was.mig, told)
     if not held:
         del state.held[reservation.node]
     state.held_changed(reservation.node)
@@ -192,7 +196,8 @@ def _holding_of(allocation: Allocation) -> Holding:
         share = containers[0].shares[0]
         instance: dict[str, tuple[MigSlice, ...]] = _NO_SLICES if share.mig is None else {share.uuid: (share.mig,)}
         used = DeviceUsage(1, share.memory, share.cores)
-        return Holding({share.uuid: used}, {share.vendor: (share.memory, share.cores)}, instance)
+        notes = {share.uuid: share.note} if share.note else _NO_NOTES
+        return Holding({share.uuid: used}, {share.vendor: (share.memory, share.cores)}, instance, notes)
     usage = usage_of(containers, init_done=init_done)
     mig: dict[str, dict[tuple[str, int], MigSlice]] = {}
     vendors: dict[str, str] = {}
@@ -206,11 +211,12 @@ def _holding_of(allocation: Allocation) -> Holding:
     for uuid, each in usage.items():
         memory, cores = sums.get(vendors[uuid], (0, 0))
         sums[vendors[uuid]] = (memory + each.memory, cores + each.cores)
-    return Holding(usage, sums, {uuid: tuple(found.values()) for uuid, found in mig.items()} if mig else _NO_SLICES)
+    instances = {uuid: tuple(found.values()) for uuid, found in mig.items()} if mig else _NO_SLICES
+    return Holding(usage, sums, instances, notes_of(containers, init_done=init_done))
 
 
-def _without(slices: tuple[MigSlice, ...], gone: tuple[MigSlice, ...]) -> tuple[MigSlice, ...]:
-    left = list(slices)
+def _without(held: tuple[_T, ...], gone: tuple[_T, ...]) -> tuple[_T, ...]:
+    left = list(held)
     for each in gone:
         left.remove(each)
     return tuple(left)

@@ -15,7 +15,7 @@ from typing import Final, assert_never
 
 from msgspec.structs import replace
 
-from hami.domain.cluster import Liveness, NodeState
+from hami.domain.cluster import Foreign, Liveness, NodeState, Source
 from hami.domain.device import Device, DeviceState, Health
 from hami.events.catalog.device import (
     DeviceCordoned,
@@ -96,7 +96,10 @@ def _registered(state: ClusterState, event: NodeRegistered, name: str, epoch: in
     old = state.nodes.get(name) or NodeState(name=name)
     if event.node_uid and old.uid and event.node_uid != old.uid:
         _set_aside(state, name, old.devices)
-        old = replace(old, devices=(), health_paused_by="")
+        old = replace(old, devices=(), health_paused_by="", own=(), foreign=())
+    if event.source is Source.DOOR and event.vendor in old.own:
+        state.report("door_after_agent", f"{event.vendor} of {name} is registered by its agent, not through the door")
+        return
     before = [each for each in old.devices if each.device.vendor == event.vendor]
     _set_aside(state, name, before)
     # Mostly nothing is known of a card but that it is well: this is what a scheduler's start waits for.
@@ -106,17 +109,30 @@ def _registered(state: ClusterState, event: NodeRegistered, name: str, epoch: in
         for each in event.devices
     ]
     state.nodes[name] = replace(
-        old,
+        _by_its_source(old, event, epoch),
         uid=event.node_uid or old.uid,
         boot_id=event.boot_id or old.boot_id,
-        epoch=epoch,
-        liveness=Liveness.LIVE,
-        delivery=event.delivery,
-        visible=event.visible,
         devices=_in_place(old.devices, event.vendor, fresh),
         quarantine=state.stuck.get(name, ""),
     )
     state.touched[name] = None
+
+
+def _by_its_source(old: NodeState, event: NodeRegistered, epoch: int) -> NodeState:
+    """An agent speaks for its node. The door speaks for one vendor: of a node with an agent it cannot say that it is there."""
+    others = tuple(each for each in old.foreign if each.vendor != event.vendor)
+    if event.source is Source.DOOR:
+        said = (Foreign(event.vendor, event.unread),) if event.devices or event.unread else ()
+        return replace(old, liveness=old.liveness if old.own else Liveness.LIVE, foreign=(*others, *said))
+    return replace(
+        old,
+        epoch=epoch,
+        liveness=Liveness.LIVE,
+        delivery=event.delivery,
+        visible=event.visible,
+        own=old.own if event.vendor in old.own else (*old.own, event.vendor),
+        foreign=others,
+    )
 
 
 def _in_place(devices: tuple[DeviceState, ...], vendor: str, fresh: list[DeviceState]) -> tuple[DeviceState, ...]:
@@ -167,6 +183,7 @@ def _arrived(state: ClusterState, name: str, device: Device) -> DeviceState:
         cordoned=mark.cordoned,
         used=held.used,
         mig_in_use=held.mig,
+        notes=held.notes,
     )
 
 

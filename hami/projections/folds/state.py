@@ -25,17 +25,19 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
     used: DeviceUsage = DeviceUsage()
     mig: tuple[MigSlice, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 NOTHING_HELD: Final = Held()
 
 
 class Holding(msgspec.Struct, frozen=True, gc=False):
-    """What one allocation holds: usage and MIG slices by device, memory and cores by vendor. Follows from the allocation."""
+    """What one allocation holds: usage, MIG slices, note by device; memory and cores by vendor. Follows from the allocation."""
 
     usage: dict[str, DeviceUsage]
     sums: dict[str, tuple[int, int]]
     mig: dict[str, tuple[MigSlice, ...]]
+    notes: dict[str, str]
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
@@ -141,7 +143,8 @@ def showing(node: NodeState, held: Mapping[str, Held]) -> NodeState:
     devices = []
     for each in node.devices:
         now = held.get(each.device.uuid, NOTHING_HELD)
-        devices.append(each if each.used is now.used and each.mig_in_use is now.mig else with_held(each, now))
+        same = each.used is now.used and each.mig_in_use is now.mig and each.notes is now.notes
+        devices.append(each if same else with_held(each, now))
     return replace(node, devices=tuple(devices))
 
 
@@ -153,6 +156,7 @@ def with_held(each: DeviceState, held: Held) -> DeviceState:
         cordoned=each.cordoned,
         used=held.used,
         mig_in_use=held.mig,
+        notes=held.notes,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from hami.domain.allocation import ContainerShares, Reservation
+from hami.domain.cluster import Source
 from hami.domain.device import Device, MigSlice
 from hami.events.catalog.allocation import (
     AllocationBound,
@@ -156,7 +157,8 @@ def _device(event: DeviceEvent) -> str:  # noqa: C901 - one arm a type
 def _node(event: NodeEvent) -> str:
     match event:
         case NodeRegistered():
-            return f"registered {len(event.devices)} {event.vendor} devices{_with(_uuids(event.devices))}"
+            how = " by annotation" if event.source is Source.DOOR else ""
+            return f"registered {len(event.devices)} {event.vendor} devices{how}{_with(_uuids(event.devices))}"
         case NodeLost():
             return f"lost: {event.reason}"
         case NodeBack():
@@ -197,10 +199,12 @@ def _handshake(event: HandshakeEvent) -> str:
     match event:
         case HandshakeRequested():
             return f"asked to report: {event.why}"
+        case HandshakeReported() if event.vendor and not event.nonce:
+            return f"the {event.vendor} device plugin reports again"
         case HandshakeReported():
             return f"reported (epoch {event.epoch}, devices {event.digest[:12] or 'unknown'})"
         case HandshakeExpired():
-            return "did not report in time"
+            return f"the {event.vendor} device plugin no longer reports" if event.vendor else "did not report in time"
         case _:
             assert_never(event)
 

@@ -53,7 +53,7 @@ def part_of(total: int, percent: int) -> int:
 class Card:
     """A device while a pod is being fitted: what is given out grows with every container."""
 
-    __slots__ = ("cores", "device", "index", "memory", "numa", "score", "slices", "state", "used")
+    __slots__ = ("cores", "device", "index", "memory", "notes", "numa", "score", "slices", "state", "used")
 
     def __init__(self, state: DeviceState) -> None:
         self.state = state
@@ -62,6 +62,7 @@ class Card:
         self.memory = state.used.memory
         self.cores = state.used.cores
         self.slices: tuple[MigSlice, ...] = state.mig_in_use
+        self.notes: tuple[str, ...] = state.notes
         self.numa = state.device.numa
         self.index = state.device.index
         self.score = 0.0
@@ -69,6 +70,7 @@ class Card:
     def copy(self) -> "Card":
         twin = Card(self.state)
         twin.used, twin.memory, twin.cores, twin.slices = self.used, self.memory, self.cores, self.slices
+        twin.notes = self.notes
         return twin
 
     def rate(self, asked: Sequence[DeviceRequest], weights: Weights) -> None:
@@ -89,6 +91,8 @@ class Card:
         self.cores += share.cores
         if share.mig is not None:
             self.slices = (*self.slices, share.mig)
+        if share.note:
+            self.notes = (*self.notes, share.note)
 
 
 class Pick(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from hami.domain.device import Health
 from hami.domain.reasons import Reason
 from hami.domain.request import ContainerKind
 from hami.domain.units import CorePercent, MiB
-from hami.scheduler.decide import mig
+from hami.scheduler.decide import classes, mig
 from hami.scheduler.decide.cards import Card, Pick, Walk
 from hami.scheduler.decide.quota import vendor_usage
 from hami.vendors.ascend import MODE, SOFT
@@ -82,6 +82,10 @@ def profile(walk: Walk, _card: Card) -> tuple[int, int]:
 
 def health(_walk: Walk, card: Card) -> Reason | None:
     return None if card.state.health is Health.HEALTHY else Reason.CARD_NOT_HEALTHY
+
+
+def unhealthy(_walk: Walk, card: Card) -> Reason | None:
+    return None if card.state.health is Health.HEALTHY else Reason.CARD_UNHEALTHY
 
 
 def cordon(_walk: Walk, card: Card) -> Reason | None:
@@ -247,6 +251,9 @@ CHECKS: Final[Mapping[Check, Checking]] = MappingProxyType(
         Check.COMPUTE_UNITS: units,
         Check.NEURON_CORES: bits,
         Check.BOARD_MUTEX: board_mutex,
+        Check.UNHEALTHY: unhealthy,
+        Check.APP_CLASS: classes.app_class,
+        Check.QOS: classes.same_sharing,
         Check.IDLE: idle,
         Check.WHOLE: all_of_it,
         Check.EQUAL_PARTS: equal_parts,
@@ -275,6 +282,9 @@ WORDS: Final[Mapping[Check, Reason]] = MappingProxyType(
         Check.COMPUTE_UNITS: Reason.CARD_INSUFFICIENT_CORE,
         Check.NEURON_CORES: Reason.CARD_INSUFFICIENT_CORE,
         Check.BOARD_MUTEX: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Check.UNHEALTHY: Reason.CARD_UNHEALTHY,
+        Check.APP_CLASS: Reason.CARD_APP_CLASS_MISMATCH,
+        Check.QOS: Reason.CARD_QOS_POLICY_MISMATCH,
         Check.IDLE: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
         Check.WHOLE: Reason.NUMA_NOT_FIT,
         Check.EQUAL_PARTS: Reason.NUMA_NOT_FIT,
@@ -291,6 +301,7 @@ SIZES: Final[Mapping[Size, Sizing]] = MappingProxyType(
         Size.NOTHING: nothing,
         Size.COMPUTE_UNITS: compute_units,
         Size.NEURON_CORES: neuron_cores,
+        Size.CLASSED: classes.classed,
         Size.WHOLE: whole,
         Size.PROFILE: profile,
     }

@@ -47,7 +47,10 @@ def question(
         request=request,
         policy=policy,
         vendors=own,
-        rules={word: _rules(each, wishes[word], mutex=policy.mutex, limited=word in limited) for word, each in own.items()},
+        rules={
+            word: _rules(each, wishes[word], request.annotations, mutex=policy.mutex, limited=word in limited)
+            for word, each in own.items()
+        },
         wishes=wishes,
         budgets=limited,
         mutex=policy.mutex,
@@ -56,9 +59,11 @@ def question(
     )
 
 
-def _rules(vendor: Vendor, wishes: Wishes, *, mutex: bool, limited: bool) -> Rules:
+def _rules(vendor: Vendor, wishes: Wishes, annotations: Mapping[str, str], *, mutex: bool, limited: bool) -> Rules:
     """Checks that no card can fail for this pod are left out."""
     met = set() if mutex else {Check.MUTEX, Check.BOARD_MUTEX}
+    if vendor.spares is not None:
+        met |= vendor.spares(annotations)
     if not limited:
         met.add(Check.QUOTA)
     if not wishes.numa_bind:
@@ -102,7 +107,7 @@ def _fit_container(
         if picks is None:
             return Misfit(walk.text)
         for pick in picks:
-            share = _share_of(pick, asked, model_of(walk.vendor, pick))
+            share = _share_of(pick, asked, walk.vendor, ask.request.annotations)
             pick.card.give(share, pick.slots)
             shares = (*shares, share)
     return shares
@@ -129,7 +134,7 @@ def model_of(vendor: Vendor, pick: Pick) -> str:
     return pick.card.device.model if vendor.model_in_annotation else vendor.word
 
 
-def _share_of(pick: Pick, asked: DeviceRequest, model: str) -> DeviceShare:
+def _share_of(pick: Pick, asked: DeviceRequest, vendor: Vendor, annotations: Mapping[str, str]) -> DeviceShare:
     """MIG is planned anew, one unit after another: a topology choice may have passed over units planned before."""
     device = pick.card.device
     memory, cores, piece = pick.memory, pick.cores, None
@@ -141,7 +146,8 @@ def _share_of(pick: Pick, asked: DeviceRequest, model: str) -> DeviceShare:
         uuid=device.uuid,
         memory=MiB(memory),
         cores=CorePercent(cores),
-        model=model,
+        model=model_of(vendor, pick),
         index=device.index,
         mig=piece,
+        note="" if vendor.note is None else vendor.note(annotations, cores),
     )

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from hami.domain.allocation import Allocation, ContainerShares, shares_of, usage_of
+from hami.domain.allocation import Allocation, ContainerShares, notes_of, shares_of, usage_of
 from hami.domain.cluster import ClusterSnapshot, NodeState
 from hami.domain.device import DeviceState, DeviceUsage, MigSlice
 from hami.domain.reasons import NodeReason
@@ -271,6 +271,7 @@ def own_node(snapshot: ClusterSnapshot, owner: str) -> NodeState | None:
 
 def without(node: NodeState, allocation: Allocation) -> NodeState:
     held = usage_of(allocation.reservation.containers, init_done=allocation.init_done)
+    notes = notes_of(allocation.reservation.containers, init_done=allocation.init_done)
     cut: dict[str, list[MigSlice]] = {}
     for share in shares_of(allocation.reservation.containers):
         if share.mig is not None:
@@ -279,13 +280,13 @@ def without(node: NodeState, allocation: Allocation) -> NodeState:
     for each in node.devices:
         uuid = each.device.uuid
         if uuid in held:
-            devices.append(_freed(each, held[uuid], cut.get(uuid, [])))
+            devices.append(_freed(each, held[uuid], cut.get(uuid, []), notes.get(uuid)))
         else:
             devices.append(each)
     return msgspec.structs.replace(node, devices=tuple(devices))
 
 
-def _freed(state: DeviceState, held: DeviceUsage, slices: list[MigSlice]) -> DeviceState:
+def _freed(state: DeviceState, held: DeviceUsage, slices: list[MigSlice], note: str | None) -> DeviceState:
     gone = [(each.profile, each.placement) for each in slices]
     kept = []
     for each in state.mig_in_use:
@@ -293,4 +294,7 @@ def _freed(state: DeviceState, held: DeviceUsage, slices: list[MigSlice]) -> Dev
             gone.remove((each.profile, each.placement))
         else:
             kept.append(each)
-    return msgspec.structs.replace(state, used=state.used.minus(held), mig_in_use=tuple(kept))
+    notes = list(state.notes)
+    if note in notes:
+        notes.remove(note)
+    return msgspec.structs.replace(state, used=state.used.minus(held), mig_in_use=tuple(kept), notes=tuple(notes))

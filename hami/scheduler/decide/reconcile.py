@@ -44,6 +44,8 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A pod as the API lists it. `containers`: names and kinds, init containers first. `init_done`: they all ended well.
 
     `asks`: its containers ask for devices. Only then can the annotations of an allocation be anything but forged.
+    `bind_phase`: as its annotation has it. `waiting`: positions of containers that a plugin has yet to serve by its to-allocate
+    annotations, None where there is nothing to tell. `admitted`: its kubelet runs it, so that its devices were given out.
     """
 
     uid: str
@@ -55,6 +57,9 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     containers: tuple[tuple[str, ContainerKind], ...] = ()
     asks: bool = True
     annotations: Mapping[str, str] = {}
+    bind_phase: str = ""
+    waiting: tuple[int, ...] | None = None
+    admitted: bool = False
 
     @property
     def finished(self) -> bool:
@@ -130,6 +135,8 @@ def _adopt(pod: PodFacts, vendors: Sequence[Vendor], now_ms: int, taken: Contain
         return [Corrected(what=f"pod {pod.namespace}/{pod.name}", fold_said="no allocation", api_said=str(error))]
     if not any(each.shares for each in containers):
         return []
+    if pod.bind_phase == "failed" and not pod.admitted:
+        return []  # no plugin will serve it any more
     if not pod.asks:
         why = "annotations of an allocation on a pod that asks for no device"
         return [Corrected(what=f"pod {pod.namespace}/{pod.name}", fold_said="no allocation", api_said=why)]
@@ -186,6 +193,7 @@ def adopted_containers(pod: PodFacts, vendors: Sequence[Vendor]) -> tuple[Contai
         for vendor, entries in held:
             mig = annotations.decode_mig(pod.annotations.get(vendor.keys.mig, "")) if vendor.keys.mig else ()
             if position < len(entries):
-                shares += annotations.shares_from(entries[position], vendor.word, mig, position)
+                note = "" if vendor.note is None else vendor.note(pod.annotations, None)
+                shares += annotations.shares_from(entries[position], vendor.word, mig, position, note)
         containers.append(ContainerShares(name=name, kind=kind, shares=tuple(shares)))
     return tuple(containers)

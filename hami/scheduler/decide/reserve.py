@@ -62,7 +62,7 @@ def binding_annotations(
         identity.NODE: node.name,
         identity.TIME: str(now_s),
         identity.BIND_TIME: str(now_s),
-        identity.BIND_PHASE: "success" if node.delivery is Delivery.IDENTITY else "allocating",
+        identity.BIND_PHASE: "allocating" if _is_awaited(containers, node) else "success",
     }
     for vendor in vendors:
         if not any(share.vendor == vendor.word for each in containers for share in each.shares):
@@ -83,6 +83,13 @@ def binding_annotations(
         if vendor.identity:
             found |= identity.delivered(containers, reservation_id, vendor.word, node.visible)
     return found
+
+
+def _is_awaited(containers: Sequence[ContainerShares], node: NodeState) -> bool:
+    """Whether a device plugin has yet to answer for this very pod."""
+    if node.delivery is Delivery.ORDERED:
+        return True
+    return any(node.is_foreign(share.vendor) for each in containers for share in each.shares)
 
 
 def request_digest(request: PodRequest) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 
 from hami.domain.device import Health
 from hami.domain.reasons import Reason
+from hami.scheduler.decide import classes
 from hami.scheduler.decide.cards import Card, Pick, Walk
 from hami.scheduler.decide.checks import are_dies, soft_wanted, try_card
 from hami.scheduler.decide.wings import linked
@@ -139,6 +140,14 @@ def neuron_runs(walk: Walk) -> Sequence[Pick] | None:
     return None
 
 
+def class_and_zones(walk: Walk) -> Sequence[Pick] | None:
+    found, count = every(walk), walk.asked.count
+    if len(found) < count:
+        short(walk)
+        return None
+    return found if len(found) == count else classes.best(walk, found)
+
+
 def wings(walk: Walk) -> Sequence[Pick] | None:
     """By index: HAMi goes by the place in a list sorted by load (fault V20.3)."""
     return linked_cards(walk, sorted(walk.cards, key=lambda card: card.index))
@@ -229,6 +238,7 @@ SELECTS: Final[Mapping[Select, Selecting]] = MappingProxyType(
         Select.TOPOLOGY: topology,
         Select.DIE_GROUPS: die_groups,
         Select.NEURON_RUNS: neuron_runs,
+        Select.CLASS_AND_ZONES: class_and_zones,
         Select.WINGS: wings,
         Select.PROFILE: profile,
         Select.SPLIT: split,

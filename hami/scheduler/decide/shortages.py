@@ -212,6 +212,8 @@ _FIXED: Final[Mapping[str, str]] = {
     Reason.NUMA_NOT_FIT.value: (
         "cards that lie together (on one NUMA node, linked, or neighbours) have to become free, or drop the NUMA annotation"
     ),
+    Reason.CARD_APP_CLASS_MISMATCH.value: "a card has to become empty, or get pods that the pod's class bears",
+    Reason.CARD_QOS_POLICY_MISMATCH.value: "a card has to become empty, or ask for the policy by which one is shared",
     Reason.CARD_MIG_TOPOLOGY_INFEASIBLE.value: "MIG instances have to leave: no profile that is large enough can be cut now",
 }
 _LINES: Final = {
@@ -223,6 +225,7 @@ _LINES: Final = {
     Reason.CARD_TYPE_MISMATCH.value: _Board.types,
     Reason.CARD_UUID_MISMATCH.value: _Board.uuids,
     Reason.CARD_NOT_HEALTHY.value: _Board.unhealthy,
+    Reason.CARD_UNHEALTHY.value: _Board.unhealthy,
     Reason.CARD_CORDONED.value: _Board.cordoned,
     Reason.RESOURCE_QUOTA_NOT_FIT.value: _Board.quota,
 }

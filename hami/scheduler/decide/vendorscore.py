@@ -7,9 +7,12 @@ from typing import Final
 
 from hami.domain.allocation import ContainerShares, DeviceShare
 from hami.domain.cluster import NodeState
+from hami.scheduler.decide import classes
 from hami.scheduler.decide.cards import Question
 from hami.scheduler.decide.wings import bubbles
 from hami.vendors.ascend import NETWORK
+from hami.vendors.metax import LOSSES, in_table
+from hami.vendors.metax import SCORES as SCORES_TABLE
 from hami.vendors.vastai import BOARD, STRATEGY
 from hami.vendors.vendor import Score, Vendor
 
@@ -46,6 +49,13 @@ def same_board(node: NodeState, granted: Granted, _ask: Question, _vendor: Vendo
     return total
 
 
+def node_table(node: NodeState, granted: Granted, ask: Question, vendor: Vendor) -> float:
+    """The tables lie with each of the node's cards."""
+    key = _TABLES.get(ask.policy.node)
+    text = next((each.device.attributes.get(key or "") for each in node.devices if each.device.vendor == vendor.word), None)
+    return 0.0 if text is None else float(_TABLE_TOP - in_table(text, sum(map(len, granted))))
+
+
 def wings(node: NodeState, granted: Granted, _ask: Question, vendor: Vendor) -> float:
     """By how much the cards given out break groups of four that the cards in use before did not."""
     if any(each.device.vendor != vendor.word for each in node.devices):
@@ -71,9 +81,13 @@ def same_network(node: NodeState, granted: Granted, _ask: Question, _vendor: Ven
     return total
 
 
+_TABLES: Final = {"binpack": LOSSES, "spread": SCORES_TABLE}
+_TABLE_TOP: Final = 2000
 SCORES: Final[Mapping[Score, Scoring]] = MappingProxyType(
     {
         Score.SAME_BOARD: same_board,
+        Score.NODE_TABLE: node_table,
+        Score.CLASS_AND_ZONES: classes.score,
         Score.SAME_NETWORK: same_network,
         Score.WINGS: wings,
     }

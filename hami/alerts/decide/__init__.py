@@ -1,0 +1,1 @@
+"""Which events are worth telling somebody, and in which words. Pure: values in, values out."""
