@@ -17,7 +17,7 @@ from hami.telemetry import get_logger
 
 log = get_logger("simulated")
 
-POLL_S: Final = 0.05
+POLL_S: Final = 0.1
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,7 +50,7 @@ class ScriptedBackend(SimulatedBackend):
 
     async def follow(self) -> None:
         """For ever. Lines that were there at the start are history. The file is read when its size has changed: a look at that
-        costs next to nothing, and there are twenty a second.
+        costs next to nothing, and there are ten a second.
         """
         file = anyio.Path(self._faults)
         size = _size(self._faults)
