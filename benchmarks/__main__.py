@@ -7,7 +7,7 @@ import msgspec
 
 from benchmarks.row import Row
 
-MODULES = ("log", "view", "decide", "filter")
+MODULES = ("log", "view", "decide", "filter", "agent")
 
 
 def main(argv: list[str]) -> int:

@@ -108,6 +108,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Table `agent`: one node's devices."""
 
     node_name: Annotated[str, msgspec.Meta(description="Name of this Kubernetes node (NODE_NAME)")] = ""
+    node_uid: Annotated[
+        str, msgspec.Meta(description="Uid of the Node object; empty = asked of the Kubernetes API, where there is access")
+    ] = ""
     backend: Annotated[str, msgspec.Meta(pattern="^(nvml|simulated)$", description="How devices are reached")] = "nvml"
     simulated_devices: Annotated[str, msgspec.Meta(description="JSON file that scripts the simulated backend")] = ""
     kubelet_dir: Annotated[str, msgspec.Meta(description="Folder of kubelet.sock and of our socket")] = (
@@ -187,7 +190,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     topology_annotation: Annotated[
         bool, msgspec.Meta(description="Write HAMi's pair scores as well (HAMi: ENABLE_TOPOLOGY_SCORE)")
     ] = False
-    kubeconfig: Annotated[str, msgspec.Meta(description="Path of a kubeconfig for these annotations; empty = in-cluster")] = ""
+    kubeconfig: Annotated[
+        str, msgspec.Meta(description="Path of a kubeconfig for these annotations and the node's uid; empty = in-cluster")
+    ] = ""
     lease_ttl_s: Annotated[float, msgspec.Meta(gt=0, description="Liveness lease; a node is lost when it runs out")] = 45.0
     lease_every_s: Annotated[float, msgspec.Meta(gt=0, description="Seconds between renewals")] = 15.0
     sidecar_url: Annotated[str, msgspec.Meta(description="Redis sidecar for the outbox; empty = bounded memory only")] = ""

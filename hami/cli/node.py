@@ -37,6 +37,8 @@ def show(session: Session) -> None:
     if session.json:
         print_json(_as_json(state))
         return
+    if state.lost:
+        click.echo(f"{state.lost}; the cards are unknown until the control plane or an operator has told", err=True)
     rows = [
         (each.index, each.uuid, each.model, each.memory, each.slots, _health(state, each.uuid), _reason(state, each.uuid))
         for each in state.told
@@ -113,6 +115,7 @@ def _as_json(state: "AgentState") -> dict[str, Any]:
             }
             for each in state.told
         ],
+        "lost": state.lost or None,
         "cards": [card for card in state.cards.values() if card.faults or card.unreachable],
         "served": [*state.served.values()],
     }

@@ -26,6 +26,7 @@ from hami.events.catalog.union import Event, may_agent_write
 from hami.events.codec import decode_event, seal
 from hami.events.envelope import Envelope, agent_name
 from hami.events.log import Draft, Inbox, Undecodable, Unknown
+from hami.events.undelivered import NoteFile, Undelivered
 from hami.telemetry import get_logger
 
 log = get_logger("outbox")
@@ -99,6 +100,10 @@ class Backlog:
         self._items.append(item)
         if len(self._items) > self._limit:
             self._thin_out()
+
+    def push_first(self, item: Published) -> None:
+        """What is to be said before all that waits."""
+        self._items.appendleft(item)
 
     def take(self, limit: int) -> list[Published]:
         return [self._items.popleft() for _ in range(min(limit, len(self._items)))]
@@ -187,6 +192,8 @@ class OutboxState(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
     delivered: int
     stuck_for_s: float
+    waiting: int = 0
+    """Numbered and not in the inbox yet, by their numbers; what an earlier epoch left may be more than is counted here."""
     idle: bool = False
     """Everything published so far is in the inbox. What is not may die with this process (memory spool)."""
 
@@ -203,8 +210,10 @@ class Outbox:
         *,
         limit: int = 5_000,
         clock: Callable[[], EpochMs] = lambda: EpochMs(time.time_ns() // 1_000_000),
+        note: NoteFile | None = None,
     ) -> None:
         self._node, self._inbox, self._spool, self._new_epoch, self._clock = node, inbox, spool, new_epoch, clock
+        self._note = note
         self._backlog = Backlog(limit)
         self._taken: list[Published] = []
         self._in_doubt = ""
@@ -213,6 +222,7 @@ class Outbox:
         self._published, self._spooled = anyio.Event(), anyio.Event()
         self._resend: tuple[int, int] | None = None
         self._delivered = 0
+        self._first: Envelope | None = None
         self._idle = False
         self._stuck_since: float | None = None
         self._trouble = ""
@@ -238,23 +248,50 @@ class Outbox:
             backlog=len(self._backlog) + len(self._taken),
             dropped=self._backlog.dropped,
             delivered=self._delivered,
+            waiting=self._count_waiting(),
             stuck_for_s=stuck,
             idle=self._idle and not len(self._backlog) and not self._taken,
         )
 
+    def _count_waiting(self) -> int:
+        if self._first is None:
+            return 0
+        same = self._first.epoch == self._state.epoch
+        return self._state.seq - self._first.seq + 1 if same else self._state.seq + 1
+
     async def run(self) -> None:
         """For ever; survives every outage of the spool and of the central store. What is not delivered stays in the spool."""
         backoff = Backoff(most_s=30.0)
+        died = None if self._note is None else self._note.read()
         while not self._state.epoch:
             try:
                 self._state = await self._spool.open(self._new_epoch)
+                if died is not None:
+                    self._name_what_died(died, len(await self._spool.waiting(max(died.waiting, 1))))
             except REFUSED as error:
                 self._stuck(error)
                 await backoff.wait()
         self._spooled.set()
         async with anyio.create_task_group() as tasks:
+            if self._note is not None:
+                tasks.start_soon(self._note.keep, self._undelivered)
             tasks.start_soon(self._fill)
             tasks.start_soon(self._forward)
+
+    def _name_what_died(self, died: Undelivered, in_spool: int) -> None:
+        why = died.lost(in_spool)
+        if why:
+            log.warning("events were lost with an earlier life of this agent", why=why)
+            loss = self._loss(0, 0, why, epoch=died.epoch)
+            self._backlog.push_first(Published(loss, self._clock()))
+            self._published.set()
+
+    def _undelivered(self) -> Undelivered | None:
+        """Worth a note only while something is wrong: else it is gone before the note is written."""
+        state = self.state
+        if not (state.stuck_for_s or self._trouble):
+            return None
+        return Undelivered(epoch=state.epoch, backlog=state.backlog, waiting=state.waiting)
 
     async def _fill(self) -> None:
         """From the backlog into the spool."""
@@ -318,8 +355,9 @@ class Outbox:
             envelopes.append(envelope)
         return envelopes
 
-    def _loss(self, first: int, last: int, why: str) -> Draft:
-        event = GapAccepted(producer=agent_name(self._node), epoch=self._state.epoch, first_seq=first, last_seq=last, why=why)
+    def _loss(self, first: int, last: int, why: str, *, epoch: int = 0) -> Draft:
+        of = epoch or self._state.epoch
+        event = GapAccepted(producer=agent_name(self._node), epoch=of, first_seq=first, last_seq=last, why=why)
         return Draft(event=event, node=self._node)
 
     async def _forward(self) -> None:
@@ -361,12 +399,14 @@ class Outbox:
             await self._go_back(*self._resend)
             self._resend = None
         batch = await self._spool.waiting(BATCH)
+        self._first = batch[0] if batch else None
         if not batch:
             self._idle = not len(self._backlog) and not self._taken
             return False
         await self._inbox.put(batch)
         await self._spool.acknowledge(batch[-1], self._clock())
         self._delivered += len(batch)
+        self._first = None
         return True
 
     async def _go_back(self, epoch: int, seq: int) -> None:

@@ -3,10 +3,10 @@
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import anyio
@@ -15,7 +15,7 @@ import msgspec
 from hami.config import AgentSettings
 from hami.domain.cluster import Delivery
 from hami.domain.device import Device
-from hami.domain.errors import DeviceUnavailable, InvalidInput, StoreUnavailable, StoreUnsafe
+from hami.domain.errors import DeviceUnavailable, StoreUnavailable, StoreUnsafe
 from hami.domain.units import EpochMs
 from hami.events.lease import Leases
 from hami.events.log import NodeFeed
@@ -30,6 +30,7 @@ from hami.nodeagent.decide.listing import CONTROL_NODES, IMEX_FOLDER, Card, card
 from hami.nodeagent.decide.ordered import Refusal, Waiting
 from hami.nodeagent.decide.register import MIG
 from hami.nodeagent.delivery import DeliveryWatch
+from hami.nodeagent.desk import Desk
 from hami.nodeagent.feed import FeedReader, ReservationBook
 from hami.nodeagent.gate import Gate
 from hami.nodeagent.health import HealthTiming, HealthWatch
@@ -40,8 +41,10 @@ from hami.nodeagent.ordered import WAIT_S, OrderedDelivery
 from hami.nodeagent.plugin import Answers, DevicePlugin
 from hami.nodeagent.ports import Publisher
 from hami.nodeagent.registrar import Registrar
-from hami.nodeagent.settings import hook_settings, listing_settings, node_config_of, node_facts
+from hami.nodeagent.rivals import RivalWatch
+from hami.nodeagent.settings import hook_settings, listing_settings, node_config_of, node_facts, require_node_name
 from hami.nodeagent.state import StateFile
+from hami.nodeagent.steady import since_boot, steady_clock
 from hami.telemetry import get_logger
 
 log = get_logger("agent")
@@ -57,6 +60,7 @@ class AgentTiming(msgspec.Struct, frozen=True, kw_only=True):
     ordered_s: float = WAIT_S
     open_retry_s: float = 10.0
     gate_s: float = 0.25
+    rivals_s: float = 10.0
     health: HealthTiming = HealthTiming()
     mig: MigTiming = MigTiming()
     link: LinkTiming = LinkTiming()
@@ -88,18 +92,19 @@ class Agent:
         clock: Callable[[], EpochMs] = wall_clock,
         timing: AgentTiming | None = None,
         node_object: NodeObject | None = None,
+        uptime: Callable[[], int] = since_boot,
     ) -> None:
-        if not settings.node_name:
-            raise InvalidInput("agent.node_name", "", "the agent must know its node")
-        self._settings, self._backend, self._publisher, self._leases = settings, backend, publisher, leases
+        require_node_name(settings)
+        self._settings, self._backend, self._leases = settings, backend, leases
         self._timing = timing or AgentTiming()
         self._hook, self._listing = hook_settings(settings), listing_settings(settings)
         self._caches = CacheFolders(Path(self._hook.folder) / "containers")
         self.memory = StateFile(Path(settings.state_dir))
         self.memory.load()
+        publisher = self.desk = Desk(self.memory, publisher)
         self.board, self.book = Board(), ReservationBook()
-        self.health = self._health_watch(boot_id, clock)
-        config, facts = node_config_of(settings), node_facts(settings, node_uid, boot_id, version)
+        self.health = self._health_watch(boot_id, steady_clock(self.memory, boot_id, clock, uptime))
+        config, facts = node_config_of(settings), node_facts(settings, node_uid or self.memory.state.node_uid, boot_id, version)
         self.announcer = None if node_object is None else self._announcer(node_object)
         self._cdi = self._cdi_files()
         self.registrar = Registrar(
@@ -120,7 +125,8 @@ class Agent:
         self.keeper = self._mig_keeper(publisher) if settings.mode == MIG else None
         gate = Path(settings.mig_gate or f"{settings.state_dir}/mig-apply.lock")
         self.gate = Gate(gate, self.memory, publisher, clock=clock, poll_s=self._timing.gate_s)
-        self._feed = FeedReader(
+        self.rivals = self._rivals()
+        self.feed = FeedReader(
             feed,
             self.book,
             publisher,
@@ -136,7 +142,7 @@ class Agent:
             self._backend,
             self.board,
             self.memory,
-            self._publisher,
+            self.desk,
             policy=policy_of(chosen.health_profile, disable=chosen.disable_healthchecks, enable=chosen.enable_healthchecks),
             boot_id=boot_id,
             clock=clock,
@@ -144,6 +150,16 @@ class Agent:
             tenants=self.book.tenants,
             present=lambda: self.registrar.present,
             pieces=lambda card: self.registrar.pieces_of(card),  # noqa: PLW0108 - it is made after
+        )
+
+    def _rivals(self) -> RivalWatch:
+        return RivalWatch(
+            Path(self._settings.kubelet_dir),
+            self._settings.resource_name,
+            self.board,
+            self.desk,
+            listened_to=lambda: self.link.registered and self.plugin.streams > 0,
+            every_s=self._timing.rivals_s,
         )
 
     def _delivery(self, publisher: Publisher) -> DeliveryWatch:
@@ -170,6 +186,7 @@ class Agent:
             on_mode=self.registrar.look,
             on_cut=self.registrar.cut,
             on_gone=self.registrar.gone,
+            saved=self.desk.saved,
             timing=self._timing.mig,
         )
 
@@ -224,15 +241,17 @@ class Agent:
             )
         opened = anyio.Event()
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.desk.run)
             tasks.start_soon(self._on_cards, opened)
             await opened.wait()
-            tasks.start_soon(self.link.run)
-            tasks.start_soon(self.kinds.run)
-            tasks.start_soon(self._feed.run)
-            tasks.start_soon(self.delivery.run)
-            tasks.start_soon(self._keep_lease)
-            if self.announcer is not None:
-                tasks.start_soon(self.announcer.run)
+            for part in self._parts():
+                tasks.start_soon(part)
+
+    def _parts(self) -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
+        """Whatever goes on while the gate is closed, too."""
+        yield from (self.link.run, self.kinds.run, self.rivals.run, self.feed.run, self.delivery.run, self._keep_lease)
+        if self.announcer is not None:
+            yield self.announcer.run
 
     async def _on_cards(self, opened: anyio.Event) -> None:
         """Whatever asks the cards, for as long as the gate is open: 1 open, 2 look, 3 ask each, 4 work, 5 let go."""
@@ -241,6 +260,7 @@ class Agent:
                 if self.gate.closed:
                     self.gate.shut()
                     await self._backend.close()
+                    await self.desk.saved()
                     self.gate.clear()
                     await self.gate.until(closed=False)
                 await self._open()
@@ -275,7 +295,7 @@ class Agent:
         ttl_ms = int(self._settings.lease_ttl_s * 1000)
         while True:
             try:
-                await self._leases.keep(self._settings.node_name, str(self._publisher.state.epoch), ttl_ms=ttl_ms)
+                await self._leases.keep(self._settings.node_name, str(self.desk.state.epoch), ttl_ms=ttl_ms)
             except (StoreUnavailable, StoreUnsafe) as error:
                 log.warning("lease not renewed", error=str(error))
             await anyio.sleep(self._settings.lease_every_s * random.uniform(0.9, 1.1))  # noqa: S311 - jitter

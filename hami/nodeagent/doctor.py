@@ -19,12 +19,14 @@ from hami.config import AgentSettings
 from hami.domain.errors import DeviceUnavailable, HamiError, InvalidInput, StoreUnavailable
 from hami.events.store import Store
 from hami.nodeagent.backends.base import DeviceBackend
+from hami.nodeagent.backends.library import find_library
 from hami.nodeagent.decide.listing import CDI
-from hami.nodeagent.podresources import PodResources
-from hami.nodeagent.settings import hook_settings, listing_settings
-from hami.nodeagent.state import read_state
+from hami.nodeagent.podresources import CHECKPOINT, PodResources, registered_ids
+from hami.nodeagent.settings import hook_settings, listing_settings, require_node_name
+from hami.nodeagent.state import damage, read_state
 
 CHECK_WITHIN_S: Final = 15.0
+KERNEL_DRIVER: Final = Path("/proc/driver/nvidia/version")
 
 
 class Verdict(StrEnum):
@@ -50,6 +52,7 @@ class Doctor:
 
     async def examine(self) -> list[Finding]:
         checks: tuple[tuple[str, Callable[[], Awaitable[Finding]]], ...] = (
+            ("node", self._node),
             ("devices", self._devices),
             ("kubelet", self._kubelet),
             ("plugin", self._plugin),
@@ -68,14 +71,23 @@ class Doctor:
         except TimeoutError:
             return _fail(name, f"no answer within {CHECK_WITHIN_S:g} s", "whatever it talks to hangs: see its own logs")
 
+    async def _node(self) -> Finding:
+        try:
+            require_node_name(self._settings)
+        except InvalidInput as error:
+            name = self._settings.node_name
+            return _fail(
+                "node", f"{name!r}: {error.why}" if name else error.why, "set NODE_NAME from spec.nodeName, or --node-name"
+            )
+        return _ok("node", self._settings.node_name)
+
     async def _devices(self) -> Finding:
         try:
             await self._backend.open()
             found = await self._backend.inventory()
             await self._backend.close()
         except DeviceUnavailable as error:
-            todo = f"install the driver, or point agent.driver_root at it (now {self._settings.driver_root})"
-            return _fail("devices", str(error), todo)
+            return _fail("devices", f"{error}; {self._kernel_driver()}", self._where_a_library_may_be())
         said = f"{len(found.devices)} cards, driver {found.driver or 'unknown'}"
         if found.unavailable:
             gone = "; ".join(f"{uuid}: {why}" for uuid, why in sorted(found.unavailable.items()))
@@ -86,6 +98,20 @@ class Doctor:
             deaf = "; ".join(f"{uuid}: {why}" for uuid, why in sorted(found.unmonitored.items()))
             return _warn("devices", f"{said}; not monitored: {deaf}", "their faults are found by polling only, later or never")
         return _ok("devices", said)
+
+    def _kernel_driver(self) -> str:
+        """Whether it is the driver that is missing, or only its library in this container."""
+        version = KERNEL_DRIVER.read_text("utf-8", "replace").split("\n", 1)[0].strip() if KERNEL_DRIVER.exists() else ""
+        return f"the kernel has {version}" if version else "the kernel has no NVIDIA driver loaded"
+
+    def _where_a_library_may_be(self) -> str:
+        root = self._settings.driver_root
+        if not Path(root).is_dir():
+            return f"install the driver; agent.driver_root {root} is not there: mount the driver's root at it"
+        found = find_library(root)
+        if found is None:
+            return f"install the driver; there is no libnvidia-ml.so.1 in the library folders below agent.driver_root {root}"
+        return f"{found} is there and cannot be used: does it fit the kernel's driver, and is /dev/nvidiactl in this container?"
 
     async def _kubelet(self) -> Finding:
         folder = Path(self._settings.kubelet_dir)
@@ -103,7 +129,30 @@ class Doctor:
         why = await _refuses(socket)
         if why:
             return _warn("plugin", f"{socket}: {why}", "start the agent on this node, or read its log")
+        rival = self._rival()
+        if rival:
+            return _fail(
+                "plugin", rival, "take the other device plugin off this node; then restart the agent to register again"
+            )
         return _ok("plugin", f"{socket} answers: an agent is serving {self._settings.resource_name}")
+
+    def _rival(self) -> str:
+        """Who else has registered our resource, by the kubelet's own books: ids of no card that this agent told of."""
+        folder, resource = Path(self._settings.kubelet_dir), self._settings.resource_name
+        try:
+            held = registered_ids(folder / CHECKPOINT, resource)
+            state = read_state(Path(self._settings.state_dir))
+        except InvalidInput:
+            return ""
+        if held is None or state is None:
+            return ""
+        strange = sorted(each for each in held if each.rpartition("-")[0] not in {card.uuid for card in state.told})
+        if not strange:
+            return ""
+        ours = {"kubelet.sock", f"hami-{resource.rpartition('/')[2]}.sock"}
+        others = sorted(path.name for path in folder.glob("*.sock") if path.name not in ours)
+        beside = f"; other plugins' sockets there: {', '.join(others)}" if others else ""
+        return f"the kubelet has {len(strange)} devices of {resource} that are not ours, such as {strange[0]}{beside}"
 
     async def _pod_resources(self) -> Finding:
         socket = Path(self._settings.pod_resources_socket)
@@ -162,13 +211,19 @@ class Doctor:
         try:
             state = read_state(folder)
         except InvalidInput as error:
-            return _fail("state", str(error), "the agent will set it aside and forget open faults: look at it first")
+            todo = "keep them for a look; the agent will offer no card until the log has told it what was known, or an operator"
+            return _fail("state", f"{error}; its copy does not help", todo)
         if not folder.is_dir():
             return _warn("state", f"no folder {folder}", "mount one that outlives the agent's container")
         if not os.access(folder, os.W_OK):
             return _fail("state", f"{folder} is read-only", "faults would be forgotten at every restart")
         if state is None:
             return _warn("state", f"{folder} holds no state", "normal before the agent's first start")
+        if state.lost:
+            return _warn("state", state.lost, "waits for the control plane, or for `hami device clear UUID` of each card")
+        harm = damage(folder)
+        if harm:
+            return _warn("state", f"{harm}; the other of the two files is whole", "is the disk all right?")
         sick = [uuid for uuid, card in state.cards.items() if card.reason]
         said = f"{len(state.told)} cards told, {len(state.served)} containers served"
         if sick:

@@ -1,6 +1,6 @@
 """What the log says to this node: its reservations, kept as a book, and handshake requests, answered."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import anyio
@@ -18,7 +18,7 @@ from hami.events.catalog.allocation import (
     AllocationReserved,
 )
 from hami.events.catalog.device import DeviceClearRequested
-from hami.events.catalog.handshake import DIGEST, HandshakeReported, HandshakeRequested
+from hami.events.catalog.handshake import DIGEST, HandshakeReported, HandshakeRequested, Held
 from hami.events.codec import decode_event
 from hami.events.log import NodeFeed
 from hami.nodeagent.ports import Publisher
@@ -123,6 +123,10 @@ class Voice(Protocol):
         """The device set once more, and the health of these cards."""
         ...
 
+    def recall(self, held: Mapping[str, Held]) -> None:
+        """What the log holds against the cards; whoever has a record of its own passes it over."""
+        ...
+
     def clear(self, request: str, wanted: DeviceClearRequested) -> None:
         """Forget what is held against a card. `request` is the event's id: one that was answered before is passed over."""
         ...
@@ -149,6 +153,8 @@ class FeedReader:
         self._feed, self._book, self._publisher = feed, book, publisher
         self._voice, self._clock, self._patience_ms = voice, clock, patience_ms
         self._on_reservation, self._on_change = on_reservation, on_change
+        self.answered_at: float | None = None
+        """When a handshake was last answered, by the loop's clock; None = not in this life."""
 
     async def run(self) -> None:
         """For ever. With the store away, or not to be used, nothing new is known; what is known stays."""
@@ -190,10 +196,13 @@ class FeedReader:
             return
         if request.seen_epoch:
             self._publisher.resend(request.seen_epoch, request.seen_seq)
+        if request.held is not None and self._book.read:  # asked in this life, so with all that an earlier one reported
+            self._voice.recall(request.held)
         if request.why == DIGEST:
             self._voice.tell_again(request.devices)
         answer = msgspec.structs.replace(self._voice.report(), nonce=request.nonce)
         self._publisher.publish(answer)
+        self.answered_at = anyio.current_time()
 
 
 def _holds(share: DeviceShare, uuid: str) -> bool:

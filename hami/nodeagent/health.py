@@ -4,7 +4,8 @@ The kubelet must know before anybody else, with or without a store; what is reme
 """
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import anyio
@@ -15,6 +16,7 @@ from hami.domain.errors import DeviceUnavailable
 from hami.domain.units import EpochMs
 from hami.events.catalog.device import DeviceHealthChanged, FaultObserved
 from hami.events.catalog.device import FaultKind as EventKind
+from hami.events.catalog.handshake import Held
 from hami.nodeagent.backends.base import DeviceBackend
 from hami.nodeagent.board import Board
 from hami.nodeagent.decide.counters import remembered, shown
@@ -27,10 +29,12 @@ from hami.nodeagent.decide.health import (
     observe,
     reaches_linked,
     reaches_node,
+    recalled,
     recover,
 )
 from hami.nodeagent.decide.spread import spread
 from hami.nodeagent.decide.topology import linked
+from hami.nodeagent.decide.xid_policy import XID_RULES
 from hami.nodeagent.ports import Publisher
 from hami.nodeagent.state import StateFile
 from hami.telemetry import get_logger
@@ -95,10 +99,42 @@ class HealthWatch:
         self._pieces = pieces
         self._unmonitored: dict[str, str] = {}
         self._nobodys: set[tuple[FaultKind, int]] = set()
+        self.reports: Counter[tuple[str, str, int]] = Counter()
+        """How often each (card, kind, XID) was reported in this life, repeats within a burst too."""
 
     def health_of(self, uuid: str) -> Health:
         card = self._memory.state.cards.get(uuid)
         return Health.HEALTHY if card is None else card.health
+
+    @property
+    def forgotten(self) -> tuple[str, ...]:
+        """Cards whose record is lost and of which the log has not told yet."""
+        return tuple(uuid for uuid, card in self._memory.state.cards.items() if card.forgotten)
+
+    def is_missing(self, uuid: str) -> bool:
+        """Whether it is on record already that the card is gone."""
+        return any(fault.kind is FaultKind.GPU_LOST for fault in self._card(uuid).faults)
+
+    def forget(self, uuids: Iterable[str]) -> None:
+        """With the record lost, a card without one is neither well nor sick."""
+        state = self._memory.state
+        if state.lost:
+            for uuid in uuids:
+                state.cards.setdefault(uuid, CardHealth(uuid=uuid, forgotten=state.lost))
+
+    def recall(self, uuids: Iterable[str], held: Mapping[str, Held]) -> None:
+        """What the log holds against these cards counts where nothing is remembered here; from then on the record does."""
+        state = self._memory.state
+        if not (state.lost or state.young):
+            return
+        log.warning("the log's word is taken for what was remembered here", held=sorted(held))
+        for uuid in uuids:
+            said = held.get(uuid, Held(Health.HEALTHY))
+            before = self._card(uuid)
+            seen = recalled(before, said.health, said.reason, self._policy, now=self._clock(), boot_id=self._boot_id)
+            self._tell(before, seen, None)
+        state.lost, state.young = "", False
+        self._memory.save()
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
@@ -145,7 +181,7 @@ class HealthWatch:
             except DeviceUnavailable as error:
                 log.warning("card cannot be probed", device=uuid, error=str(error))
 
-    def forget(self, uuid: str) -> bool:
+    def drop(self, uuid: str) -> bool:
         """A MIG instance is gone for good; a later one may get its name. True if anything was known against it."""
         known = self._memory.state.cards.pop(uuid, None)
         if known is not None:
@@ -230,9 +266,14 @@ class HealthWatch:
             await anyio.sleep(self._timing.poll_s)
 
     def _decide(self, fault: Fault, *, on_record: bool = True) -> None:
+        self._tally(fault)
         card = self._card(fault.uuid)
         seen = observe(card, fault, self._policy, now=self._clock(), boot_id=self._boot_id)
         self._tell(card, seen, fault, on_record=on_record)
+
+    def _tally(self, fault: Fault) -> None:
+        if fault.kind not in {FaultKind.ANSWERS_AGAIN, FaultKind.PEER_LINK}:
+            self.reports[fault.uuid, fault.kind.value, fault.code if fault.kind is FaultKind.XID else 0] += 1
 
     def _card(self, uuid: str) -> CardHealth:
         return self._memory.state.cards.get(uuid) or CardHealth(uuid=uuid)
@@ -246,6 +287,7 @@ class HealthWatch:
 
     def _without_card(self, fault: Fault) -> None:
         """A report that no card owns up to: on record once, condemns nobody."""
+        self._tally(fault)
         key = fault.kind, fault.code
         if key not in self._nobodys:
             self._nobodys.add(key)
@@ -264,7 +306,6 @@ class HealthWatch:
         if fault is not None and seen.fresh and on_record:
             self._publisher.publish(_event(fault), subject=uuid)
         if seen.transition is not None:
-            log.warning("health changed", device=uuid, health=seen.card.health.value, reason=seen.card.reason)
             self._publisher.publish(_changed(seen.transition), subject=uuid)
 
 
@@ -274,10 +315,17 @@ def _event(fault: Fault) -> FaultObserved:
         device=fault.uuid,
         kind=_EVENT_KIND[fault.kind],
         code=code or 0,
-        detail=": ".join(part for part in (fault.kind.value, fault.detail) if part),
+        detail=_in_words(fault),
         gpu_instance=fault.gpu_instance,
         compute_instance=fault.compute_instance,
     )
+
+
+def _in_words(fault: Fault) -> str:
+    """The event has kind and code; this says what they do not: the XID's name, and what the source said."""
+    rule = XID_RULES.get(fault.code)
+    name = (rule.name if rule else "not in the table") if fault.kind is FaultKind.XID else fault.kind.value
+    return ": ".join(part for part in (name, fault.detail) if part)
 
 
 def _changed(transition: HealthTransition) -> DeviceHealthChanged:

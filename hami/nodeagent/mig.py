@@ -56,11 +56,13 @@ class MigKeeper:
         on_mode: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
         on_cut: Callable[[Sequence[Instance]], None] = lambda _: None,
         on_gone: Callable[[str], None] = lambda _: None,
+        saved: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
         timing: MigTiming | None = None,
     ) -> None:
         self._backend, self._book, self._memory, self._publisher = backend, book, memory, publisher
         self._cards, self._off, self._on_mode = cards, off, on_mode
         self._on_cut, self._on_gone, self._timing = on_cut, on_gone, timing or MigTiming()
+        self._saved = saved
         self._told: set[Place] = set()
         self._failures: dict[tuple[str, Place], int] = {}
         self._said: set[tuple[Place, str]] = set()
@@ -122,6 +124,7 @@ class MigKeeper:
 
     async def _make(self, wish: Wanted) -> bool:
         self._remember(wish, wish.slice.uuid)
+        await self._saved()  # a life that ends after this must find what it began
         log.info("MIG instance wanted", device=wish.card, profile=wish.slice.profile, reservation=wish.reservation)
         made = await self._backend.make_gpu_instance(wish.card, wish.slice.profile, wish.slice.placement)
         if isinstance(made, Failed):

@@ -75,6 +75,7 @@ class _Entry(msgspec.Struct, rename="pascal"):
 
 class _Data(msgspec.Struct, rename="pascal"):
     pod_device_entries: list[_Entry] | None = None
+    registered_devices: dict[str, list[str] | None] | None = None
 
 
 class _Checkpoint(msgspec.Struct, rename="pascal"):
@@ -86,14 +87,9 @@ def read_checkpoint(path: Path, resource: str) -> tuple[GivenTo, ...] | None:
 
     Raises InvalidInput when the file cannot be read as one.
     """
-    try:
-        raw = path.read_bytes()
-    except OSError:
+    data = _data_of(path)
+    if data is None:
         return None
-    try:
-        entries = msgspec.json.decode(raw, type=_Checkpoint).data.pod_device_entries or []
-    except (msgspec.MsgspecError, json.JSONDecodeError) as error:
-        raise InvalidInput("kubelet checkpoint", path.name, str(error)) from error
     return tuple(
         GivenTo(
             uid=entry.pod_uid,
@@ -101,6 +97,26 @@ def read_checkpoint(path: Path, resource: str) -> tuple[GivenTo, ...] | None:
             device_ids=tuple(each for ids in (entry.device_ids or {}).values() for each in ids),
             answer=entry.alloc_resp,
         )
-        for entry in entries
+        for entry in data.pod_device_entries or ()
         if entry.resource_name == resource
     )
+
+
+def registered_ids(path: Path, resource: str) -> frozenset[str] | None:
+    """The healthy ids of whichever plugin the kubelet listens to for the resource; None when there is no checkpoint.
+
+    Raises InvalidInput when the file cannot be read as one.
+    """
+    data = _data_of(path)
+    return None if data is None else frozenset((data.registered_devices or {}).get(resource) or ())
+
+
+def _data_of(path: Path) -> _Data | None:
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=_Checkpoint).data
+    except (msgspec.MsgspecError, json.JSONDecodeError) as error:
+        raise InvalidInput("kubelet checkpoint", path.name, str(error)) from error

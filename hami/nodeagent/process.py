@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import anyio
 from starlette.applications import Starlette
@@ -15,28 +16,33 @@ from hami.events.outbox import MemorySpool, Outbox, Spool
 from hami.events.redis.client import Client
 from hami.events.redis.spool import SidecarSpool
 from hami.events.redis.store import RedisStore
+from hami.events.undelivered import NoteFile
 from hami.nodeagent.announce import NodeObject
 from hami.nodeagent.app import Agent, this_boot
 from hami.nodeagent.backends.base import MigBackend
 from hami.nodeagent.backends.scripted import ScriptedBackend
 from hami.nodeagent.decide.listing import IMEX_FOLDER
-from hami.nodeagent.metrics import Metrics
+from hami.nodeagent.identity import learn_uid
+from hami.nodeagent.metrics import Metrics, Seen
+from hami.nodeagent.settings import require_node_name
 from hami.telemetry import get_logger
 from hami.web.health import Readiness, health_routes, metrics_route
 from hami.web.server import serve
 
 log = get_logger("agent")
 
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
 
 async def run_agent(
     settings: AgentSettings,
     redis: RedisSettings,
     *,
-    node_uid: str = "",
     version: str = "",
     warnings: Sequence[str] = (),
 ) -> None:
     """Until cancelled. The store may be away at the start, and for hours: the kubelet is served all the same."""
+    require_node_name(settings)
     for warning in warnings:
         log.warning("setting without effect", setting=warning)
     if not await anyio.Path(settings.kubelet_dir).is_dir():
@@ -48,20 +54,24 @@ async def run_agent(
     spool: Spool = MemorySpool() if sidecar is None else SidecarSpool(sidecar)
     store = RedisStore(central)
     epochs = EpochFile(Path(settings.state_dir) / "epoch")
-    outbox = Outbox(settings.node_name, store.inbox(settings.node_name), spool, epochs.next, limit=settings.outbox_limit)
+    note = NoteFile(Path(settings.state_dir) / "undelivered.json")
+    inbox = store.inbox(settings.node_name)
+    outbox = Outbox(settings.node_name, inbox, spool, epochs.next, limit=settings.outbox_limit, note=note)
     try:
-        async with _node_object(settings) as node_object, anyio.create_task_group() as tasks:
+        async with _api(settings) as api, anyio.create_task_group() as tasks:
             agent = Agent(
                 settings,
                 backend,
                 outbox,
                 store.feed(settings.node_name),
                 store.leases,
-                node_uid=node_uid,
+                node_uid=settings.node_uid,
                 boot_id=this_boot(),
                 version=version,
-                node_object=node_object,
+                node_object=api if settings.register_annotation else None,
             )
+            if api is not None and not settings.node_uid:
+                tasks.start_soon(learn_uid, settings.node_name, api, agent.registrar.node_is)
             tasks.start_soon(outbox.run)
             if isinstance(backend, ScriptedBackend):
                 tasks.start_soon(backend.follow)
@@ -77,12 +87,12 @@ async def run_agent(
 
 
 @asynccontextmanager
-async def _node_object(settings: AgentSettings) -> AsyncIterator[NodeObject | None]:
-    """The Kubernetes API, for whoever wants HAMi's annotations; without them the agent needs no API at all."""
-    if not settings.register_annotation:
+async def _api(settings: AgentSettings) -> AsyncIterator[NodeObject | None]:
+    """The Kubernetes API, where there is one to be had: for the node's uid, and for whoever wants HAMi's annotations."""
+    if not (settings.register_annotation or settings.kubeconfig or SERVICE_ACCOUNT.exists()):
         yield None
         return
-    from hami.kube.client import KubeClient  # noqa: PLC0415 - a heavy import for a few agents
+    from hami.kube.client import KubeClient  # noqa: PLC0415 - a heavy import for some agents
 
     client = KubeClient.from_kubeconfig(settings.kubeconfig) if settings.kubeconfig else KubeClient.in_cluster()
     async with client as api:
@@ -96,13 +106,26 @@ def _require_channel(settings: AgentSettings) -> None:
 
 
 def _endpoint(agent: Agent, outbox: Outbox) -> Starlette:
-    metrics = Metrics()
-    frozen = metrics.before(lambda: outbox.state, lambda: agent.board.offers)
+    metrics = Metrics(lambda: _seen(agent, outbox))
     checks = {
         "devices": lambda: "" if agent.board.offers else "no device is offered to the kubelet yet",
         "state": lambda: agent.memory.trouble,
+        "kubelet": lambda: agent.rivals.trouble,
     }
-    return Starlette(routes=[*health_routes(Readiness(checks)), metrics_route(metrics.registry, before=frozen)])
+    return Starlette(routes=[*health_routes(Readiness(checks)), metrics_route(metrics.registry, before=metrics.before)])
+
+
+def _seen(agent: Agent, outbox: Outbox) -> Seen:
+    answered = agent.feed.answered_at
+    return Seen(
+        outbox=outbox.state,
+        health=agent.registrar.healths(),
+        faults=agent.health.reports,
+        handshake_age_s=None if answered is None else anyio.current_time() - answered,
+        registered=agent.link.registered,
+        registrations=agent.link.registrations,
+        displaced=agent.rivals.found,
+    )
 
 
 def _client(redis: RedisSettings, url: str, *, setting: str = "redis.url") -> Client:

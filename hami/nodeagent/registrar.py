@@ -9,7 +9,7 @@ from hami.domain.cluster import Delivery, Visible
 from hami.domain.device import Device, Health
 from hami.domain.errors import DeviceUnavailable
 from hami.events.catalog.device import DeviceClearRequested, MigInstanceDestroyed
-from hami.events.catalog.handshake import HandshakeReported
+from hami.events.catalog.handshake import HandshakeReported, Held
 from hami.events.catalog.node import NodeRegistered
 from hami.nodeagent.backends.base import DeviceBackend, Inventory
 from hami.nodeagent.board import Board, Offer
@@ -66,6 +66,11 @@ class Registrar:
         self._cut: dict[str, Instance] = {}
         self.cards: tuple[Device, ...] = ()
         """The cards themselves, offered or not."""
+        self._present: frozenset[str] = frozenset()
+        self._dismissed: set[str] = set()
+        self._due = anyio.Event()
+        self.looks = 0
+        """How often the library was asked for the cards and answered."""
 
     def report(self) -> HandshakeReported:
         """The answer to a handshake, its nonce left to whoever answers."""
@@ -78,25 +83,45 @@ class Registrar:
             health={
                 each.uuid: now for each in told.devices if (now := self._health.health_of(each.uuid)) is not Health.HEALTHY
             },
+            forgotten=self._health.forgotten,
         )
+
+    def recall(self, held: Mapping[str, Held]) -> None:
+        """The log's word on the cards, for a node that has lost its own record."""
+        if self._told:
+            self._health.recall([each.uuid for each in self._memory.state.told], held)
 
     def tell_again(self, devices: Sequence[str]) -> None:
         """The log has it differently from what was told: the whole set once more, and how these cards are."""
         if not self._told:
             return  # the first look tells anyway
-        as_now = tuple(
-            msgspec.structs.replace(each, health=self._health.health_of(each.uuid)) for each in self._memory.state.told
-        )
-        self._tell(DeviceSet(devices=as_now))
+        self._tell(DeviceSet(devices=self._as_now(self._memory.state.told)))
         for uuid in devices:
             self._health.tell_again(uuid)
 
     def clear(self, request: str, wanted: DeviceClearRequested) -> None:
+        """A card that is not there has no fault to forget: the next look, which is due now, takes it for removed."""
         self._health.clear(request, wanted.device, wanted.actor, wanted.reason)
+        self._dismissed.add(wanted.device)
+        self._due.set()
+
+    def node_is(self, uid: str) -> None:
+        """The Node object's uid, whenever it comes to be known."""
+        if uid and uid != self._facts.node_uid:
+            self._facts = msgspec.structs.replace(self._facts, node_uid=uid)
+            self._memory.state.node_uid = uid
+            if self._told:
+                self._tell(DeviceSet(devices=self._as_now(self._memory.state.told)))
 
     async def look(self) -> None:
-        """1 ask the library, 2 decide the set, 3 board, 4 tell the cluster if it differs (at the start: always)."""
+        """1 ask the library, 2 who is missing, 3 decide the set, 4 board, 5 tell the cluster if it differs (at the start:
+        always).
+        """
         found = await self._backend.inventory()
+        self._present = frozenset(device.uuid for device in found.devices)
+        self._dismiss()
+        await self._missed()
+        self._health.forget(device.uuid for device in found.devices)
         self.cards = tuple(self._with_missing(found))
         instances = self._still_there(found)
         offered = device_set(self.cards, self._config, self._remembered(), instances)
@@ -106,9 +131,13 @@ class Registrar:
         self.cut(instances)
         self._cut_away(before)
         self._board.show(self._offers(offered))
-        if not self._told or differs(self._memory.state.told, offered):
+        first = not self._told
+        if first or differs(self._memory.state.told, offered):
             self._tell(offered)
+        if first and self._health.forgotten:
+            self._publisher.publish(self.report())
         self._health.unmonitored(found.unmonitored)
+        self.looks += 1
 
     async def run(self, every_s: float) -> None:
         """For ever. A library that does not answer leaves the board as it is: health says what is known of the cards."""
@@ -118,23 +147,52 @@ class Registrar:
             except DeviceUnavailable as error:
                 log.warning("no inventory", error=str(error))
             self._memory.retry()
-            await anyio.sleep(every_s)
+            with anyio.move_on_after(every_s):
+                await self._due.wait()
+            self._due = anyio.Event()
+
+    def _dismiss(self) -> None:
+        """What an operator cleared and what is not there now leaves the set, and nothing is remembered of it."""
+        state, gone = self._memory.state, self._dismissed - self._present
+        self._dismissed.clear()
+        if gone:
+            state.seen = tuple(each for each in state.seen if each.uuid not in gone)
+            for uuid in gone:
+                state.cards.pop(uuid, None)
+
+    async def _missed(self) -> None:
+        """A card that was told of and is not there now is asked for by name, once: also one that went while nobody watched."""
+        seen = {each.uuid for each in self._memory.state.seen}
+        for each in self._memory.state.told:
+            if each.uuid in seen - self._present and not self._health.is_missing(each.uuid):
+                await self._health.probe(each.uuid)
 
     def _with_missing(self, found: Inventory) -> list[Device]:
-        """A card that was seen and cannot be described now stays in the set: its fault is known, its pods still count."""
+        """A card that was told of and is missing now stays in the set: its fault is known, its pods still count. It leaves when
+        an operator says so, or the settings exclude it.
+        """
         seen = self._memory.state.seen
         sick = {uuid for uuid, card in self._memory.state.cards.items() if card.health is not Health.HEALTHY}
-        present = {device.uuid for device in found.devices}
-        kept = [each for each in seen if each.uuid not in present and (each.uuid in found.unavailable or each.uuid in sick)]
-        cards = sorted([*found.devices, *kept], key=lambda each: (each.index, each.uuid))
+        told = {each.uuid for each in self._memory.state.told}
+        present = self._present
+        kept = [
+            each for each in seen if each.uuid not in present and (each.uuid in found.unavailable or each.uuid in sick | told)
+        ]
+        cards = sorted([*_as_linked(found.devices, seen, kept), *kept], key=lambda each: (each.index, each.uuid))
         self._memory.state.seen = tuple(cards)
         return cards
 
     def _still_there(self, found: Inventory) -> tuple[Instance, ...]:
         """What was cut out of a card that cannot be described now stays with it."""
-        described = {device.uuid for device in found.devices}
-        kept = {card.uuid for card in self.cards} - described
+        kept = {card.uuid for card in self.cards} - self._present
         return (*found.instances, *(each for each in self._cut.values() if each.card in kept))
+
+    def _as_now(self, devices: Sequence[Device]) -> tuple[Device, ...]:
+        return tuple(msgspec.structs.replace(each, health=self._health.health_of(each.uuid)) for each in devices)
+
+    def healths(self) -> dict[str, Health]:
+        """The cards that were told of, as they are now."""
+        return {each.uuid: self._health.health_of(each.uuid) for each in self._memory.state.told}
 
     def _remembered(self) -> dict[str, Health]:
         return {uuid: card.health for uuid, card in self._memory.state.cards.items()}
@@ -168,12 +226,12 @@ class Registrar:
         """An instance that was made here is no more."""
         self.pieces.pop(uuid, None)
         self._cut.pop(uuid, None)
-        self._health.forget(uuid)
+        self._health.drop(uuid)
 
     def _cut_away(self, before: Mapping[str, Instance]) -> None:
         """What is said against an instance that somebody else destroyed is not said against the next of its name."""
         for uuid, instance in before.items():
-            if uuid not in self._cut and self._health.forget(uuid):
+            if uuid not in self._cut and self._health.drop(uuid):
                 event = MigInstanceDestroyed(device=instance.card, instance=instance.slice, why="by somebody else")
                 self._publisher.publish(event, subject=uuid)
 
@@ -218,3 +276,14 @@ class Registrar:
             if self._left_out.get(uuid) != why:
                 log.warning("card is not offered", device=uuid, why=why)
         self._left_out = dict(left_out)
+
+
+def _as_linked(devices: Sequence[Device], seen: Sequence[Device], missing: Sequence[Device]) -> list[Device]:
+    """How close a card is to one that is missing has not changed: a set that differs in nothing else is not told again."""
+    before = {each.uuid: each.pair_scores for each in seen}
+    gone = {each.uuid for each in missing}
+    found = []
+    for device in devices:
+        kept = {uuid: score for uuid, score in before.get(device.uuid, {}).items() if uuid in gone}
+        found.append(msgspec.structs.replace(device, pair_scores={**device.pair_scores, **kept}) if kept else device)
+    return found

@@ -1,5 +1,8 @@
 """The agent's settings as its parts want them."""
 
+import re
+from typing import Final
+
 from hami.config import AgentSettings
 from hami.domain.errors import InvalidInput
 from hami.domain.units import MiB
@@ -7,6 +10,20 @@ from hami.nodeagent.decide.container import HookSettings
 from hami.nodeagent.decide.listing import ListSettings, ListStrategy
 from hami.nodeagent.decide.register import NodeConfig, ProfileRule
 from hami.nodeagent.registrar import NodeFacts
+
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NODE_NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_LONGEST_NAME: Final = 253
+
+
+def require_node_name(settings: AgentSettings) -> None:
+    """Raises InvalidInput for what no Kubernetes node can be called: events of such a node would belong to nobody."""
+    name = settings.node_name
+    if not name:
+        raise InvalidInput("agent.node_name", "", "the agent must know its node")
+    if len(name) > _LONGEST_NAME or _NODE_NAME.fullmatch(name) is None:
+        why = "no Kubernetes node has such a name: small letters, digits, '-' and '.', none of these two at an end"
+        raise InvalidInput("agent.node_name", name, why)
 
 
 def node_facts(settings: AgentSettings, node_uid: str, boot_id: str, version: str) -> NodeFacts:

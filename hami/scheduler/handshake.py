@@ -16,7 +16,14 @@ from hami.domain.cluster import Liveness, NodeState
 from hami.domain.device import Health
 from hami.domain.digest import device_set_digest
 from hami.domain.units import EpochMs
-from hami.events.catalog.handshake import DIGEST, HandshakeExpired, HandshakeReported, HandshakeRequested
+from hami.events.catalog.handshake import (
+    DIGEST,
+    FORGOTTEN,
+    HandshakeExpired,
+    HandshakeReported,
+    HandshakeRequested,
+    Held,
+)
 from hami.events.jobs import OneOf
 from hami.events.log import Draft, Record
 from hami.scheduler.core import CATCH_UP_S, Core
@@ -66,10 +73,11 @@ class Handshake:
         for start in range(0, len(nodes), _BATCH):
             await self._core.loop_writer.append([self._question(name, why) for name in nodes[start : start + _BATCH]])
 
-    def _question(self, node: str, why: str, devices: tuple[str, ...] = ()) -> Draft:
+    def _question(self, node: str, why: str, devices: tuple[str, ...] = (), *, held: dict[str, Held] | None = None) -> Draft:
         nonce, deadline = os.urandom(8).hex(), EpochMs(self._core.clock.now() + ANSWER_WITHIN_MS)
         self._open[nonce] = Asked(node, deadline, why)
-        return Draft(event=HandshakeRequested(nonce=nonce, why=why, deadline_ms=deadline, devices=devices), node=node)
+        event = HandshakeRequested(nonce=nonce, why=why, deadline_ms=deadline, devices=devices, held=held)
+        return Draft(event=event, node=node)
 
     async def expire(self) -> None:
         """By the store's clock."""
@@ -89,6 +97,9 @@ class Handshake:
     async def _answered(self, record: Record, report: HandshakeReported) -> None:
         """1 is it the answer to a question of ours, 2 what does the log know up to here, 3 ask again on a difference."""
         asked = self._open.pop(report.nonce, None)
+        if report.forgotten and (asked is None or asked.why != FORGOTTEN):
+            await self._remind(record, asked)
+            return
         if asked is None or asked.node != record.envelope.node:
             return
         if not await self._core.view.wait_for(record.position, timeout=CATCH_UP_S):
@@ -103,7 +114,26 @@ class Handshake:
             _log.warning("node told its devices again and the log still has them differently", node=asked.node)
             return
         _log.info("log and node differ: the node is asked to register again", node=asked.node, health_of=len(devices))
-        await self._core.loop_writer.append([self._question(asked.node, DIGEST, devices)])
+        await self._core.loop_writer.append([self._question(asked.node, DIGEST, devices, held=held_against(node))])
+
+    async def _remind(self, record: Record, asked: Asked | None) -> None:
+        """A node that has lost its record hears what the log holds against its cards, all it reported before included."""
+        name = record.envelope.node
+        if asked is None and not await self._job.mine():
+            return
+        if not await self._core.view.wait_for(record.position, timeout=CATCH_UP_S):
+            return
+        node = self._core.view.snapshot().nodes.get(name)
+        if node is None:
+            return
+        _log.warning("node has lost what it knew of its cards: it is told what the log has", node=name)
+        await self._core.loop_writer.append([self._question(name, FORGOTTEN, held=held_against(node))])
+
+
+def held_against(node: NodeState) -> dict[str, Held]:
+    """Cards that are not healthy. Unknown is nothing to hold against a card: it is what the node itself said last."""
+    bad = {Health.SUSPECT, Health.UNHEALTHY}
+    return {each.device.uuid: Held(each.health, each.health_reason) for each in node.devices if each.health in bad}
 
 
 def differences(node: NodeState, report: HandshakeReported) -> tuple[bool, tuple[str, ...]]:

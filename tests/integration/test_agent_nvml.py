@@ -10,7 +10,7 @@ from hami.events.catalog.device import DeviceHealthChanged, FaultObserved
 from hami.events.catalog.node import NodeRegistered
 from hami.nodeagent.backends.nvml import NvmlBackend
 from hami.sim.kubelet.api import InMemoryApi
-from tests.support.agents import agent_on
+from tests.support.agents import agent_on, settled
 from tests.support.fake_nvml.script import GPU_IS_LOST, XID, NvmlScript, build
 from tests.support.plugins import RESOURCE, kubelet_on, socket_folder
 from tests.support.waiting import wait_until
@@ -50,6 +50,7 @@ async def test_an_xid_of_the_driver_takes_the_card_from_the_kubelet(folder: Path
         await allocatable(api, "20")
         cards.event(1, XID, 79)
         await allocatable(api, "10")
+        await settled(world)
         [changed] = world.publisher.of(DeviceHealthChanged)
         assert (changed.device, changed.now) == ("GPU-b", Health.UNHEALTHY)
 
@@ -65,6 +66,7 @@ async def test_one_lost_card_of_two_and_a_restart_afterwards(folder: Path, cards
         await allocatable(api, "0")
         async with agent_on(folder, NvmlBackend(driver_root=str(driver_root))) as again:
             await allocatable(api, "10")
+            await settled(again)
             [event] = again.publisher.of(NodeRegistered)
             assert [(device.uuid, device.health) for device in event.devices] == [
                 ("GPU-a", Health.UNHEALTHY),
@@ -79,7 +81,31 @@ async def test_a_card_that_comes_late_is_listened_to(folder: Path, cards: NvmlSc
         await allocatable(api, "10")
         cards.cards(*UUIDS)
         await allocatable(api, "20")
+        await settled(world)
         assert world.publisher.of(FaultObserved) == []
         cards.event(1, XID, 79)
         await allocatable(api, "10")
+        await settled(world)
         assert [(event.device, event.now) for event in world.publisher.of(DeviceHealthChanged)] == [("GPU-b", Health.UNHEALTHY)]
+
+
+async def test_a_card_that_vanishes_is_no_reason_to_register_again(folder: Path, cards: NvmlScript, driver_root: Path) -> None:
+    api = InMemoryApi()
+    cards.cards("GPU-a", "GPU-b", "GPU-c")
+    cards.topology(0, 1, 10)
+    async with kubelet_on(folder, api), agent_on(folder, NvmlBackend(driver_root=str(driver_root))) as world:
+        await allocatable(api, "30")
+        cards.cards("GPU-a", "GPU-b")
+        await allocatable(api, "20")
+        looks = world.agent.registrar.looks
+        await wait_until(lambda: world.agent.registrar.looks > looks + 2, "more looks at the cards")
+        await settled(world)
+        assert [event.device for event in world.publisher.of(FaultObserved)] == ["GPU-c"]
+        assert len(world.publisher.of(NodeRegistered)) == 1
+        cards.cards("GPU-b")
+        await allocatable(api, "10")
+        looks = world.agent.registrar.looks
+        await wait_until(lambda: world.agent.registrar.looks > looks + 2, "more looks at the cards")
+        await settled(world)
+        assert len(world.publisher.of(NodeRegistered)) == 2, "the library counts the one that is left differently now"
+        assert {each.uuid: each.index for each in world.publisher.of(NodeRegistered)[-1].devices}["GPU-b"] == 0

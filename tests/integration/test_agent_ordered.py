@@ -18,7 +18,7 @@ from hami.nodeagent.pb import deviceplugin_pb2 as pb
 from hami.nodeagent.podresources import read_checkpoint
 from hami.sim.kubelet.api import InMemoryApi
 from hami.sim.kubelet.node import SimKubelet
-from tests.support.agents import LogVoice, World, agent_on, reservation, settings_for
+from tests.support.agents import LogVoice, World, agent_on, reservation, settings_for, settled
 from tests.support.plugins import RESOURCE, container, kubelet_on, pod, socket_folder
 from tests.support.waiting import wait_until
 
@@ -96,6 +96,7 @@ def two_containers(uid: str, first: str, second: str) -> Reservation:
 
 async def test_a_container_gets_its_own_card_and_limits_in_the_answer(folder: Path) -> None:
     async with node_on(folder) as node:
+        await settled(node.world)
         [registered] = node.world.publisher.of(NodeRegistered)
         assert (registered.delivery, registered.visible) == (Delivery.ORDERED, Visible.NOTHING)
         await node.bound(reservation("u-1", UUIDS[1:]))
@@ -177,6 +178,7 @@ async def test_what_hami_refuses_is_refused_with_a_reason(folder: Path, bound: b
         node.create("u-1", container(gpus=gpus))
         failed = await node.ended("u-1", "Failed")
         assert words in failed["message"]
+        await settled(node.world)
         assert node.world.publisher.of(AllocationPrepared) == []
 
 

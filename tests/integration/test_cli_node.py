@@ -1,5 +1,6 @@
 """`hami node show|doctor` on the node: what is there, what is missing, what to do about it."""
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,9 +20,9 @@ from hami.events.redis.store import RedisStore
 from hami.nodeagent.backends.simulated import simulated_cards
 from hami.nodeagent.decide.faults import CardHealth, Fault, FaultKind
 from hami.nodeagent.decide.health import observe, policy_of
-from hami.nodeagent.state import ServedContainer, StateFile
+from hami.nodeagent.state import COPY, FILE, ServedContainer, StateFile
 from tests.support.cli import Hami, Ran
-from tests.support.plugins import socket_folder
+from tests.support.plugins import RESOURCE, socket_folder
 
 CARDS = simulated_cards(2)
 
@@ -122,10 +123,47 @@ def test_a_preload_file_that_names_another_path_is_found(hami: Hami, folder: Pat
 def test_open_faults_and_a_broken_state_are_told_apart(hami: Hami, folder: Path) -> None:
     remembered(folder)
     assert CARDS[0].uuid in findings(hami("node", "doctor", "-o", "json"))["state"]["found"]
-    (folder / "state/agent-state.json").write_text("{")
+    (folder / "state" / FILE).write_text("{")
+    harmed = findings(hami("node", "doctor", "-o", "json"))["state"]
+    assert (harmed["verdict"], FILE in harmed["found"]) == ("warn", True)
+    assert hami("node", "show", "-o", "json").json["cards"][0]["faults"][0]["code"] == 79
+    (folder / "state" / COPY).write_text("{")
     broken = findings(hami("node", "doctor", "-o", "json"))["state"]
     assert broken["verdict"] == "fail"
-    assert (folder / "state/agent-state.json").exists()
+    assert (folder / "state" / FILE).exists()
+    StateFile(folder / "state").load()
+    lost = findings(hami("node", "doctor", "-o", "json"))["state"]
+    assert (lost["verdict"], "is lost" in lost["found"]) == ("warn", True)
+    assert "is lost" in hami("node", "show", "-o", "json").json["lost"]
+
+
+def test_a_name_that_no_node_can_have_is_found(hami: Hami, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert findings(hami("node", "doctor", "-o", "json"))["node"]["verdict"] == "ok"
+    for name in ("Bad_Name", ""):
+        monkeypatch.setenv("NODE_NAME", name)
+        assert findings(hami("node", "doctor", "-o", "json"))["node"]["verdict"] == "fail"
+
+
+def test_another_plugin_in_our_place_is_named_with_its_socket(hami: Hami, folder: Path) -> None:
+    remembered(folder)
+    plugins = folder / "device-plugins"
+    plugins.mkdir()
+    (plugins / "nvidia-gpu.sock").touch()
+
+    def kubelet_has(*ids: str) -> None:
+        books = {"Data": {"PodDeviceEntries": None, "RegisteredDevices": {RESOURCE: ids}}, "Checksum": 0}
+        (plugins / "kubelet_internal_checkpoint").write_bytes(msgspec.json.encode(books))
+
+    with socket.socket(socket.AF_UNIX) as ours:
+        ours.bind(str(plugins / "hami-gpu.sock"))
+        ours.listen()
+        kubelet_has(f"{CARDS[0].uuid}-0", f"{CARDS[1].uuid}-9")
+        assert findings(hami("node", "doctor", "-o", "json"))["plugin"]["verdict"] == "ok"
+        kubelet_has("GPU-x::0", "GPU-x::1")
+        taken = findings(hami("node", "doctor", "-o", "json"))["plugin"]
+    assert taken["verdict"] == "fail"
+    assert "2 devices of nvidia.com/gpu that are not ours, such as GPU-x::0" in taken["found"]
+    assert "nvidia-gpu.sock" in taken["found"]
 
 
 def test_with_cdi_the_specifications_are_looked_for(hami: Hami, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,3 +190,4 @@ def test_a_machine_without_a_driver_is_told_where_it_was_looked_for(hami: Hami, 
     devices = {each["check"]: each for each in msgspec.json.decode(ran.stdout)["findings"]}["devices"]
     assert devices["verdict"] == "fail"
     assert "agent.driver_root" in devices["todo"]
+    assert "the kernel has" in devices["found"]

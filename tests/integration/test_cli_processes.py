@@ -15,11 +15,13 @@ import pytest
 
 from hami.cli.exits import Exit
 from hami.events.catalog.allocation import AllocationEvent, AllocationPrepared, AllocationReserved
-from hami.events.codec import decode_envelope
+from hami.events.catalog.node import NodeRegistered
+from hami.events.codec import decode_envelope, decode_event
 from hami.events.envelope import START
 from hami.events.redis.client import Client
 from hami.events.redis.embedded import EmbeddedServer
 from hami.events.redis.store import RedisStore
+from hami.kube.client import KubeClient
 from tests.support.cli import ROOT, start_hami
 from tests.support.waiting import wait_until
 
@@ -81,16 +83,26 @@ async def test_the_simulated_node_comes_up_and_its_agent_registers(
         kubelet_verb = ("sim", "kubelet", "--node", "node-a", "--root", str(folder), "--kubeconfig", str(kubeconfig))
         with running(*kubelet_verb) as kubelet:
             await wait_until((folder / "device-plugins/kubelet.sock").exists, "the kubelet listens", timeout=30)
-            with running(*agent_arguments(valkey_server.url, folder, metrics)) as agent:
+            arguments = agent_arguments(valkey_server.url, folder, metrics)
+            with running(*arguments, "--kubeconfig", str(kubeconfig)) as agent:
 
-                async def put() -> list[str]:
-                    return [decode_envelope(raw).type for _, raw in await store.inboxes.peek("node-a")]
+                async def put() -> list[object]:
+                    return [decode_event(decode_envelope(raw)) for _, raw in await store.inboxes.peek("node-a")]
+
+                async def uids() -> list[str]:
+                    return [each.node_uid for each in await put() if isinstance(each, NodeRegistered) and each.node_uid]
 
                 await wait_until(put, "the agent put its registration into its inbox", timeout=30)
-                assert (await put())[0] == "hami.node.registered"
+                assert isinstance((await put())[0], NodeRegistered)
+                async with KubeClient.from_kubeconfig(str(kubeconfig)) as client:
+                    node = await client.get_node("node-a")
+                assert node is not None
+                assert (await wait_until(uids, "the node's uid", timeout=30)) == [node.metadata.uid]
                 assert (await store.leases.alive(["node-a"]))["node-a"] is not None
                 shown = await wait_until(lambda: fetched(f"http://{metrics}/metrics"), "metrics are served")
                 assert 'hami_agent_devices{health="healthy"} 4.0' in shown
+                assert "hami_agent_kubelet_registered 1.0" in shown
+                assert "\nhami_agent_handshake_age_seconds" not in shown
                 assert ended(agent, signal.SIGTERM)[0] == Exit.OK
             assert ended(kubelet, signal.SIGTERM)[0] == Exit.OK
         assert ended(api, signal.SIGTERM) == (Exit.OK, "")
@@ -141,7 +153,11 @@ def test_an_agent_names_the_setting_that_is_wrong(folder: Path) -> None:
     (folder / "device-plugins").mkdir()
     (folder / "state").write_text("not a folder")
     arguments = agent_arguments("redis://127.0.0.1:1/0", folder, "")
-    for given, named in (([], "agent.state_dir"), (["--sidecar-url", "http://x"], "agent.sidecar_url")):
+    for given, named in (
+        ([], "agent.state_dir"),
+        (["--sidecar-url", "http://x"], "agent.sidecar_url"),
+        (["--node-name", "Bad_Name"], "agent.node_name"),
+    ):
         with running(*arguments, *given) as agent:
             _, err = agent.communicate(timeout=30)
             assert agent.returncode == Exit.USAGE

@@ -1,9 +1,11 @@
 """Handshakes: what the log knows of a node beside what the node says."""
 
+import msgspec
+
 from hami.domain.device import Device, Health
 from hami.domain.digest import device_set_digest
 from hami.events.catalog.device import DeviceHealthChanged
-from hami.events.catalog.handshake import DIGEST, HandshakeReported, HandshakeRequested
+from hami.events.catalog.handshake import DIGEST, FORGOTTEN, HandshakeReported, HandshakeRequested, Held
 from tests.support.builders import a_device
 from tests.support.scheduler import World
 from tests.support.waiting import wait_until
@@ -95,3 +97,21 @@ async def test_an_older_agent_that_says_nothing_of_health_is_left_alone(world: W
         await asked.answer(first, device_set_digest([A]), {}, vendor="")
         await asked.dealt_with()
         assert len(await asked.of("n1")) == 1
+
+
+async def test_a_node_that_has_lost_its_record_hears_what_the_log_holds_once(world: World) -> None:
+    asked = Asked(world)
+    await asked.nodes(A, B)
+    sick = DeviceHealthChanged(device="GPU-b", was=Health.HEALTHY, now=Health.UNHEALTHY, reason="XID 79")
+    await world.write(sick, node_name="n1", subject="GPU-b")
+    lost = HandshakeReported(nonce="", digest=device_set_digest([A, B]), vendor="NVIDIA", forgotten=("GPU-a", "GPU-b"))
+    async with world.scheduler():
+        await asked.of("n1")
+        await world.write(lost, node_name="n1", subject="n1")
+        _, second = await asked.of("n1", 2)
+        assert (second.why, second.held) == (FORGOTTEN, {"GPU-b": Held(Health.UNHEALTHY, "XID 79")})
+        still = msgspec.structs.replace(lost, nonce=second.nonce)
+        await world.write(still, node_name="n1", subject="n1")
+        await asked.dealt_with()
+        questions = await asked.of("n1")
+        assert [each.why for each in questions] == ["scheduler started", FORGOTTEN, DIGEST]

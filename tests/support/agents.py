@@ -36,6 +36,7 @@ QUICK = AgentTiming(
     inventory_s=0.05,
     delivery_s=0.05,
     open_retry_s=0.05,
+    rivals_s=0.05,
     health=HealthTiming(wait_s=0.2, poll_s=0.05, retry_s=0.05),
     link=LinkTiming(poll_s=0.02, register_timeout_s=2.0, back_off_s=0.02, back_off_max_s=0.1, silence_s=0.5),
 )
@@ -62,8 +63,8 @@ class RecordingPublisher:
 class LogVoice:
     """The control plane's side of the node's feed."""
 
-    def __init__(self, store: MemoryStore) -> None:
-        self._store, self._seq = store, 0
+    def __init__(self, store: MemoryStore, *, seq: int = 0) -> None:
+        self._store, self._seq = store, seq
 
     async def say(self, event: Event) -> None:
         self._seq += 1
@@ -194,6 +195,11 @@ async def connected_with(kubelet: SimKubelet, world: World, healthy: int) -> Non
         return bool(world.agent.plugin.streams) and kubelet.books.capacity().get(RESOURCE) == (20, healthy)
 
     await wait_until(seen, "the kubelet to listen to this agent")
+
+
+async def settled(world: World) -> None:
+    """The kubelet is told before anybody else: what was published with that is out, and what was remembered is on disk."""
+    await wait_until(lambda: world.agent.desk.empty, "the agent's desk to be empty")
 
 
 async def running(api: InMemoryApi, name: str) -> None:

@@ -32,6 +32,8 @@ class FaultKind(StrEnum):
     """A card at the other end of a link has a link fault; decided here, no backend reports it."""
     UNREACHABLE = "unreachable"
     """The card could not be asked (library error, deadline): nothing is known of it, good or bad."""
+    RECORDED = "recorded"
+    """What the log holds against a card whose record was lost here; decided here, no backend reports it."""
     ANSWERS_AGAIN = "answers-again"
     """A card that was unreachable answers. Not a fault: it ends UNREACHABLE and nothing else."""
 
@@ -174,13 +176,15 @@ class Counters(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class CardHealth(msgspec.Struct, frozen=True, kw_only=True):
     """What is remembered of one card. It outlives the agent: a restart is no proof of recovery.
 
-    `unreachable` names why nothing is known. `recoveries` are the times the card recovered by itself, `clean_since_ms`
+    `unreachable` names why nothing is known, `forgotten` why what was known is lost: a card that answers ends the first, only
+    the log's word or an operator's the second. `recoveries` are the times the card recovered by itself, `clean_since_ms`
     when the evidence of recovery was first complete (0 = it is not). `past` outlives recovery, not an operator's word.
     """
 
     uuid: str
     faults: tuple[OpenFault, ...] = ()
     unreachable: str = ""
+    forgotten: str = ""
     recoveries: tuple[EpochMs, ...] = ()
     clean_since_ms: EpochMs = EpochMs(0)
     counters: Counters = Counters()
@@ -197,9 +201,9 @@ class CardHealth(msgspec.Struct, frozen=True, kw_only=True):
             case Severity.UNTIL_RESET | Severity.UNTIL_REPLACED:
                 return Health.UNHEALTHY
             case Severity.DEGRADED:
-                return Health.UNKNOWN if self.unreachable else Health.SUSPECT
+                return Health.UNKNOWN if self.unreachable or self.forgotten else Health.SUSPECT
             case Severity.OBSERVED:
-                return Health.UNKNOWN if self.unreachable else Health.HEALTHY
+                return Health.UNKNOWN if self.unreachable or self.forgotten else Health.HEALTHY
 
     @property
     def reason(self) -> str:
@@ -207,7 +211,7 @@ class CardHealth(msgspec.Struct, frozen=True, kw_only=True):
         worst = max(self.faults, key=lambda fault: (fault.severity, -fault.first_ms), default=None)
         if worst is not None and worst.severity is not Severity.OBSERVED:
             return worst.reason
-        return self.unreachable
+        return self.unreachable or self.forgotten
 
 
 class HealthTransition(msgspec.Struct, frozen=True, kw_only=True):

@@ -146,7 +146,7 @@ def recover(card: CardHealth, evidence: Evidence, policy: HealthPolicy, *, now: 
     open_faults = tuple(fault for fault in card.faults if fault.severity is not Severity.OBSERVED)
     if not open_faults:
         return Observation(card=card)
-    if not all(_proven(fault, evidence) for fault in open_faults) or card.unreachable:
+    if not all(_proven(fault, evidence) for fault in open_faults) or card.unreachable or card.forgotten:
         return Observation(card=msgspec.structs.replace(card, clean_since_ms=EpochMs(0)))
     since = card.clean_since_ms if 0 < card.clean_since_ms <= now else now  # a clock that was set back starts the hold anew
     if now - since < max(_hold_ms(fault) for fault in open_faults):
@@ -162,6 +162,30 @@ def acknowledge(card: CardHealth, actor: str, policy: HealthPolicy) -> Observati
     """An operator declares the card good: the only way out of `until replaced`."""
     after = CardHealth(uuid=card.uuid, unreachable=card.unreachable, counters=card.counters)
     return _observation(card, after, f"acknowledged by {actor}", policy)
+
+
+def recalled(
+    card: CardHealth, health: Health, reason: str, policy: HealthPolicy, *, now: EpochMs, boot_id: str = ""
+) -> Observation:
+    """What the log holds of a card whose record was lost here. It may be worse than what is known here, never better.
+
+    Which fault it was is not known any more: a card that the log has as unhealthy waits for an operator.
+    """
+    after = msgspec.structs.replace(card, forgotten="")
+    sick = health is Health.UNHEALTHY
+    if sick or health is Health.SUSPECT:
+        fault = OpenFault(
+            kind=FaultKind.RECORDED,
+            severity=Severity.UNTIL_RESET if sick else Severity.DEGRADED,
+            scope=Scope.GPU,
+            reason=reason or "as the log has it",
+            auto_recover=not sick,
+            first_ms=now,
+            last_ms=now,
+            boot_id=boot_id,
+        )
+        after = msgspec.structs.replace(after, faults=_join(after.faults, fault), clean_since_ms=EpochMs(0))
+    return _observation(card, after, "as the log has it; the record of this node was lost", policy)
 
 
 def kubelet_healthy(health: Health) -> bool:

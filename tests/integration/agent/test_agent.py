@@ -31,6 +31,7 @@ from tests.support.agents import (
     reservation,
     running,
     settings_for,
+    settled,
 )
 from tests.support.plugins import RESOURCE, container, kubelet_on, pod
 from tests.support.waiting import wait_until
@@ -47,6 +48,7 @@ def seen_by(kubelet: SimKubelet, name: str, of: str = "main") -> tuple[str, ...]
 
 
 async def test_the_node_is_registered_once_with_all_its_devices(world: World) -> None:
+    await settled(world)
     [event] = world.publisher.of(NodeRegistered)
     assert [device.uuid for device in event.devices] == UUIDS
     assert {(device.slots, device.memory, device.health) for device in event.devices} == {(10, 81920, Health.HEALTHY)}
@@ -73,6 +75,7 @@ async def test_whoever_bypassed_the_control_plane_sees_no_device(
     await running(api, "bypass")
     assert seen_by(kubelet, "bypass") == ()
     await wait_until(lambda: world.agent.delivery.strangers, "the stranger to be noticed")
+    await settled(world)
     assert world.publisher.of(AllocationPrepared) == []
 
 
@@ -81,6 +84,7 @@ async def test_allocate_is_tied_to_its_container_afterwards(world: World, api: I
     await running(api, "pod")
     await LogVoice(world.store).say(AllocationReserved(reservation=reservation(made["metadata"]["uid"], UUIDS[:1])))
     await wait_until(lambda: world.publisher.of(AllocationPrepared), "prepared")
+    await settled(world)
     [event] = world.publisher.of(AllocationPrepared)
     assert (event.reservation, event.owner_uid, event.container, event.difference) == (
         "r-1",
@@ -103,6 +107,8 @@ async def test_a_container_is_told_of_once_also_after_a_restart_of_the_agent(
             wanted = reservation(made["metadata"]["uid"], UUIDS[:1], name=f"r-{life}")
             await voice.say(AllocationReserved(reservation=wanted))
             await wait_until(lambda: world.publisher.of(AllocationPrepared), "prepared")
+            await wait_until(lambda: all(each.told for each in world.agent.memory.state.served.values()), "it to be settled")
+            await settled(world)
             assert [event.reservation for event in world.publisher.of(AllocationPrepared)] == [f"r-{life}"]
 
 
@@ -122,6 +128,7 @@ async def test_what_may_have_been_lost_with_a_dying_agent_is_told_again_once(
     async with agent_on(folder, backend, store=store) as third:
         await connected(kubelet, third)
         await wait_until(lambda: third.agent.book.read, "the feed to be read")
+        await settled(third)
         assert third.publisher.of(AllocationPrepared) == []
 
 
@@ -129,6 +136,7 @@ async def test_a_difference_between_reserved_and_served_is_reported(world: World
     made = api.create(pod("pod", container(gpus=2)), node="node-1")
     await LogVoice(world.store).say(AllocationReserved(reservation=reservation(made["metadata"]["uid"], UUIDS[:1])))
     await wait_until(lambda: world.publisher.of(AllocationPrepared), "prepared")
+    await settled(world)
     [event] = world.publisher.of(AllocationPrepared)
     assert event.difference == "the kubelet counted 2 devices, the reservation has 1"
 
@@ -176,6 +184,7 @@ async def test_a_kubelet_that_comes_late_is_waited_for(folder: Path, api: InMemo
     (folder / "device-plugins").mkdir()
     async with agent_on(folder, backend) as world:
         await wait_until(lambda: world.agent.link.trouble, "the agent to miss the kubelet")
+        await settled(world)
         assert world.publisher.of(NodeRegistered)
         async with kubelet_on(folder, api):
             await offered(api, "20", "20")
@@ -184,19 +193,22 @@ async def test_a_kubelet_that_comes_late_is_waited_for(folder: Path, api: InMemo
 async def test_a_full_disk_takes_nothing_from_the_kubelet(
     world: World, folder: Path, backend: SimulatedBackend, api: InMemoryApi
 ) -> None:
+    await settled(world)
     in_the_way = folder / "state" / "agent-state.new"
     in_the_way.mkdir()
     backend.strike(UUIDS[0], 79)
     await offered(api, "20", "10")
-    assert world.agent.memory.trouble
+    await wait_until(lambda: world.agent.memory.trouble, "the disk to be found full")
     in_the_way.rmdir()
     await wait_until(lambda: not world.agent.memory.trouble, "the state to be saved after all")
+    await settled(world)
     assert StateFile(folder / "state").load().cards[UUIDS[0]].health is Health.UNHEALTHY
 
 
 async def test_a_handshake_is_answered_with_the_digest_of_what_was_told(world: World) -> None:
     await LogVoice(world.store).say(HandshakeRequested(nonce="n-1", why="test"))
     await wait_until(lambda: world.publisher.of(HandshakeReported), "the answer")
+    await settled(world)
     [answer] = world.publisher.of(HandshakeReported)
     [told] = world.publisher.of(NodeRegistered)
     assert (answer.nonce, answer.digest) == ("n-1", device_set_digest(told.devices))
@@ -232,6 +244,7 @@ async def test_without_a_checkpoint_running_containers_are_found_by_name_and_not
     os.utime(cache, (0, 0))
     await LogVoice(world.store).say(AllocationReserved(reservation=reservation(made["metadata"]["uid"], UUIDS[:1])))
     await wait_until(lambda: world.publisher.of(AllocationPrepared), "prepared")
+    await settled(world)
     [event] = world.publisher.of(AllocationPrepared)
     assert (event.owner_uid, event.container, len(event.device_ids)) == (made["metadata"]["uid"], "main", 1)
     assert cache.exists()
@@ -301,6 +314,7 @@ async def test_excluded_cards_are_offered_to_nobody(
     settings = msgspec.structs.replace(settings_for(folder), exclude_indexes="1", split_count=3)
     async with agent_on(folder, backend, settings=settings) as world:
         await offered(api, "3", "3")
+        await settled(world)
         [event] = world.publisher.of(NodeRegistered)
         assert [device.uuid for device in event.devices] == UUIDS[:1]
 

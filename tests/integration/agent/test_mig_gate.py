@@ -17,7 +17,7 @@ from hami.nodeagent.backends.simulated import SimulatedBackend, simulated_cards
 from hami.nodeagent.decide.faults import Evidence, Fault
 from hami.sim.kubelet.api import InMemoryApi
 from hami.sim.kubelet.node import SimKubelet
-from tests.support.agents import World, agent_on, connected, offered, running, settings_for
+from tests.support.agents import World, agent_on, connected, offered, running, settings_for, settled
 from tests.support.mig import CUT
 from tests.support.plugins import container, pod
 from tests.support.waiting import wait_until
@@ -100,6 +100,7 @@ async def test_while_the_gate_is_closed_nobody_asks_the_cards(
         await connected(kubelet, world)
         assert world.publisher.of(HealthWatchPaused) == []
         await closed(folder)
+        await settled(world)
         assert (backend.is_open, [each.holder for each in world.publisher.of(HealthWatchPaused)]) == (False, ["mig-apply"])
         registrations = len(world.publisher.of(NodeRegistered))
         # The kubelet is served all the while.
@@ -120,6 +121,7 @@ async def test_every_card_is_asked_before_the_watch_is_said_to_go_on(
     async with life(folder, backend) as world:
         await connected(kubelet, world)
         await closed(folder)
+        await settled(world)
         backend.probed.clear()
         backend.act(UUIDS[0], 1)
         await opened(folder, world)
@@ -136,6 +138,7 @@ async def test_what_the_operator_changed_is_registered_before_the_watch_goes_on(
     async with life(folder, backend, inventory_s=60.0) as world:
         await connected(kubelet, world)
         await closed(folder)
+        await settled(world)
         backend.lose(UUIDS[1])
         backend.restore(UUIDS[1])
         backend.mig.put(UUIDS[0], "1g.10gb", 6)
@@ -149,6 +152,7 @@ async def test_an_agent_that_died_meanwhile_still_knows_for_how_long(
     async with life(folder, backend) as world:
         await connected(kubelet, world)
         await closed(folder)
+        await settled(world)
         since = world.agent.memory.state.paused_ms
     lock(folder).unlink()
     async with life(folder, backend) as second:
@@ -167,6 +171,7 @@ async def test_an_agent_that_starts_at_a_closed_gate_waits(
     lock(folder).touch()
     async with life(folder, backend) as world:
         await cleared(folder)
+        await settled(world)
         assert (backend.is_open, backend.trespasses) == (False, 0)
         assert world.publisher.of(NodeRegistered) == []
         await opened(folder, world)
@@ -180,4 +185,5 @@ async def test_a_gate_that_is_somewhere_else(folder: Path, kubelet: SimKubelet, 
         await connected(kubelet, world)
         (tmp_path / "hold").touch()
         await wait_until((tmp_path / "hold.clear").exists, "the agent to let go")
+        await settled(world)
         assert world.publisher.of(HealthWatchPaused)

@@ -14,7 +14,7 @@ from hami.events.catalog.node import NodeRegistered
 from hami.nodeagent.backends.nvml import NvmlBackend
 from hami.sim.kubelet.api import InMemoryApi
 from hami.sim.kubelet.node import SimKubelet
-from tests.support.agents import World, agent_on, running, settings_for
+from tests.support.agents import World, agent_on, running, settings_for, settled
 from tests.support.fake_nvml import script as nvml
 from tests.support.fake_nvml.script import NvmlScript, build
 from tests.support.plugins import RESOURCE, pod
@@ -71,6 +71,7 @@ async def test_mixed_each_kind_is_a_resource_and_a_pod_gets_what_the_kubelet_cou
         await shelves(kubelet, {RESOURCE: (10, 10), ONE: (2, 2), TWO: (1, 1)})
         sockets = {path.name for path in (folder / "device-plugins").glob("hami-*.sock")}
         assert sockets == {"hami-gpu.sock", "hami-mig-1g.10gb.sock", "hami-mig-2g.20gb.sock"}
+        await settled(world)
         [told] = world.publisher.of(NodeRegistered)
         assert [device.uuid for device in told.devices] == ["GPU-whole"]
         for name, resource in (("a", ONE), ("b", ONE), ("c", TWO)):
@@ -127,6 +128,7 @@ async def test_single_instances_are_the_nodes_devices(
         cards.cut(0, number, 19, start, 1, slices=[1])
     async with agent(folder, driver_root, "single") as world:
         await shelves(kubelet, {RESOURCE: (2, 2)})
+        await settled(world)
         [told] = world.publisher.of(NodeRegistered)
         assert [(device.uuid, device.slots, device.memory) for device in told.devices] == [
             (f"MIG-00000000-0000-0000-0000-00000{number}000000", 1, 9728) for number in (1, 2)
@@ -140,6 +142,7 @@ async def test_single_on_a_node_with_a_whole_card_offers_nothing(
 ) -> None:
     async with agent(folder, driver_root, "single") as world:
         await shelves(kubelet, {RESOURCE: (0, 0)})
+        await settled(world)
         assert world.publisher.of(NodeRegistered)[-1].devices == ()
 
 
@@ -159,10 +162,12 @@ async def test_a_fault_of_one_instance_takes_that_one_and_a_fault_of_the_card_ta
         await wait_until(lambda: world.publisher.of(DeviceHealthChanged), "the instance to be suspect")
         [changed] = world.publisher.of(DeviceHealthChanged)
         assert (changed.device, changed.now) == ("MIG-00000001-0000-0000-0000-000002000000", Health.SUSPECT)
+        await settled(world)
         [observed] = world.publisher.of(FaultObserved)
         assert (observed.device, observed.gpu_instance, observed.compute_instance) == (changed.device, 2, 0)
         cards.event(1, nvml.XID, 79)
         await shelves(kubelet, {RESOURCE: (10, 10), ONE: (2, 0), TWO: (1, 0)})
+        await settled(world)
         sick = {each.device for each in world.publisher.of(DeviceHealthChanged) if each.now is Health.UNHEALTHY}
         assert sick == {"GPU-cut", *(f"MIG-00000001-0000-0000-0000-00000{number}000000" for number in (1, 2, 3))}
         assert [each.device for each in world.publisher.of(FaultObserved)] == [observed.device, "GPU-cut"]

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from hami.nodeagent.caches import GRACE_S, CacheFolders
 from hami.nodeagent.decide.faults import CardHealth, Fault, FaultKind
 from hami.nodeagent.decide.health import observe, policy_of
 from hami.nodeagent.podresources import read_checkpoint
-from hami.nodeagent.state import FILE, ServedContainer, StateFile
+from hami.nodeagent.state import COPY, FILE, ServedContainer, StateFile
+from hami.nodeagent.steady import steady_clock
 from tests.support.data import kubelet_capture
 from tests.support.plugins import RESOURCE
 
@@ -46,6 +48,62 @@ def test_a_state_folder_that_cannot_be_used_is_refused_by_name(tmp_path: Path, w
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(InvalidInput, match=r"agent\.state_dir: '.*file.*': "):
         StateFile(tmp_path / where).load()
+
+
+@pytest.mark.parametrize("gone", [FILE, COPY])
+def test_either_of_the_two_files_stands_in_for_the_other(tmp_path: Path, gone: str) -> None:
+    memory = StateFile(tmp_path)
+    memory.load().cards["GPU-1"] = CardHealth(uuid="GPU-1", unreachable="asleep")
+    memory.save()
+    (tmp_path / gone).write_bytes(b"{")
+    assert StateFile(tmp_path).load() == memory.state
+
+
+def test_a_record_that_is_lost_stays_lost_over_restarts(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"{")
+    first = StateFile(tmp_path).load()
+    assert FILE in first.lost
+    assert StateFile(tmp_path).load() == first
+    assert StateFile(tmp_path / "fresh").load().lost == ""
+
+
+class Clocks:
+    """A wall that anybody may set, and the machine's own time."""
+
+    def __init__(self) -> None:
+        self.wall, self.up = 1_000_000, 500
+
+    def of(self, memory: StateFile, boot_id: str) -> Callable[[], EpochMs]:
+        return steady_clock(memory, boot_id, lambda: EpochMs(self.wall), lambda: self.up)
+
+
+def test_a_wall_clock_that_is_set_ends_no_hold(tmp_path: Path) -> None:
+    clocks, memory = Clocks(), StateFile(tmp_path)
+    memory.load()
+    now = clocks.of(memory, "boot-1")
+    memory.state.cards["GPU-1"] = CardHealth(uuid="GPU-1", clean_since_ms=now())
+    clocks.wall += 3_600_000
+    clocks.up += 60_000
+    assert now() == 1_060_000
+    memory.save()
+    again = StateFile(tmp_path)
+    again.load()
+    assert clocks.of(again, "boot-1")() == 1_060_000, "the agent's restart takes the same clock"
+    assert again.state.cards["GPU-1"].clean_since_ms == 1_000_000
+
+
+@pytest.mark.parametrize("boot_id", ["boot-2", ""])
+def test_in_another_boot_or_an_unknown_one_a_hold_starts_anew(tmp_path: Path, boot_id: str) -> None:
+    clocks, memory = Clocks(), StateFile(tmp_path)
+    memory.load()
+    now = clocks.of(memory, "boot-1" if boot_id else "")
+    memory.state.cards["GPU-1"] = CardHealth(uuid="GPU-1", clean_since_ms=now())
+    memory.save()
+    clocks.wall, clocks.up = 9_000_000, 3
+    again = StateFile(tmp_path)
+    again.load()
+    assert clocks.of(again, boot_id)() == 9_000_000
+    assert again.state.cards["GPU-1"].clean_since_ms == 0
 
 
 def test_a_save_that_fails_is_said_and_made_good_later(tmp_path: Path) -> None:
