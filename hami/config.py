@@ -97,6 +97,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         msgspec.Meta(gt=0, description="A pod that its plugin has not served so long after its reservation's deadline fails"),
     ] = 120.0
     checkpoint_every: Annotated[int, msgspec.Meta(gt=0, description="Events between checkpoints")] = 10_000
+    archive_dir: Annotated[
+        str, msgspec.Meta(description="Archive to read where the log is trimmed and no checkpoint can be used; empty = none")
+    ] = ""
     legacy_metrics: Annotated[bool, msgspec.Meta(description="Also export HAMi's metric names from before v2.9")] = False
     max_body_mib: Annotated[int, msgspec.Meta(gt=0, description="Largest HTTP body accepted")] = 64
 
@@ -235,11 +238,38 @@ class AlertsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     checkpoint_every: Annotated[int, msgspec.Meta(gt=0, description="Events between checkpoints")] = 10_000
 
 
+class ArchiveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Table `archive`: sealed segments of the log, and how long the log itself keeps what is sealed."""
+
+    dir: Annotated[
+        str, msgspec.Meta(description="Folder of sealed segments; verbs that read the past look there too, where it exists")
+    ] = ""
+    id: Annotated[str, msgspec.Meta(description="Producer name of this replica; empty = host name")] = ""
+    segment_events: Annotated[
+        int, msgspec.Meta(ge=2, le=1_000_000, description="Most events in a segment; they are in memory while it is sealed")
+    ] = 50_000
+    segment_s: Annotated[float, msgspec.Meta(ge=0, description="A segment is sealed when its first event is this old")] = 900.0
+    settle_s: Annotated[
+        float, msgspec.Meta(ge=0, description="Younger events wait: a failover may still lose them, an archive cannot")
+    ] = 30.0
+    keep_hours: Annotated[
+        float, msgspec.Meta(ge=0, description="The log itself keeps events for this long, however well they are archived")
+    ] = 168.0
+    trim: Annotated[bool, msgspec.Meta(description="Trim the log; false = only seal")] = True
+    trim_s: Annotated[float, msgspec.Meta(gt=0, description="Seconds between looks at what may be trimmed")] = 300.0
+    poll_s: Annotated[float, msgspec.Meta(gt=0, description="Seconds between looks at what is new")] = 10.0
+    lease_ttl_s: Annotated[
+        float, msgspec.Meta(gt=0, description="Another replica takes over this long after the active one has died")
+    ] = 30.0
+    metrics_bind: Annotated[str, msgspec.Meta(description="Address of /metrics, /healthz and /readyz; empty = none")] = ""
+
+
 SETTINGS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("redis", RedisSettings),
     ("scheduler", SchedulerSettings),
     ("agent", AgentSettings),
     ("alerts", AlertsSettings),
+    ("archive", ArchiveSettings),
 )
 """Every table there is: the reference page and `hami config show` come from this list."""
 

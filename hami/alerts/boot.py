@@ -16,7 +16,8 @@ import msgspec
 from hami.alerts.decide.notice import Notice
 from hami.alerts.decide.rules import watch
 from hami.alerts.decide.state import AlertState
-from hami.events.envelope import START, Position, entry_key
+from hami.domain.errors import HistoryTrimmed
+from hami.events.envelope import START, Position, entry_before, entry_key
 from hami.events.group import Group, GroupState
 from hami.events.log import Checkpoints, Log, Record
 from hami.projections.boot import stands
@@ -126,10 +127,19 @@ async def _oldest_needed(log: Log, keeper: Keeper, saved: Sequence[Saved], pendi
     return AlertState()
 
 
+async def _after(log: Log, position: Position) -> Sequence[Record]:
+    """Where the beginning is trimmed, from what is still there: what went wrong before shows when it next changes."""
+    try:
+        return await log.read(position)
+    except HistoryTrimmed as trimmed:
+        _log.warning("the rules begin in the middle of history", g=trimmed.g)
+        return await log.read(Position(trimmed.g - 1, entry_before(trimmed.entry)))
+
+
 async def _fold(log: Log, state: AlertState, boundary: str, pending: Mapping[str, Record]) -> tuple[Owed, ...]:
     owed, end = [], entry_key(boundary)
     while entry_key(state.position.entry) < end:
-        batch = await log.read(state.position)
+        batch = await _after(log, state.position)
         if not batch:
             break
         for record in batch:

@@ -8,7 +8,7 @@ from hami.cli.options import flags_of, setting_options
 from hami.cli.output import print_line
 from hami.cli.places import position_of, records_until, start_for
 from hami.cli.process import run_process, run_verb
-from hami.cli.session import Session, Verb, VerbGroup, pass_session
+from hami.cli.session import Session, Verb, VerbGroup, archive_option, pass_session
 from hami.cli.store import open_store
 from hami.cli.when import parse_moment, shown
 from hami.config import AlertsSettings, RedisSettings
@@ -41,6 +41,7 @@ def command(context: click.Context, /, session: Session, **given: Any) -> None:
 @command.command("check", cls=Verb)
 @click.option("--from", "since", default="g:1", show_default=True, metavar="TIME", help="Where to begin: RFC 3339, -5m, g:123.")
 @click.option("--to", "until", default="now", show_default=True, metavar="TIME", help="Where to stop.")
+@archive_option
 @pass_session
 def check(session: Session, since: str, until: str) -> None:
     """Print what the rules would have told over a part of the log; nothing is sent, and no group is touched.

@@ -8,7 +8,7 @@ from hami.cli.filters import EventFilter
 from hami.cli.output import print_json, print_line
 from hami.cli.places import find_record, start_for, until_head
 from hami.cli.process import run_verb
-from hami.cli.session import Session, Verb, pass_session
+from hami.cli.session import Session, Verb, archive_option, pass_session
 from hami.cli.store import open_store
 from hami.cli.when import parse_moment
 from hami.cli.words import as_json, for_people
@@ -28,6 +28,7 @@ def command() -> None:
 @click.option("--pod", default="", metavar="NS/NAME|UID", help="Only events about this pod.")
 @click.option("--since", default="now", show_default=True, metavar="TIME", help="Start here: RFC 3339, unix, -5m, g:123.")
 @click.option("--follow/--no-follow", default=True, help="Wait for new events, or stop at the head of the log.")
+@archive_option
 @pass_session
 def tail(session: Session, node: str, types: tuple[str, ...], subject: str, pod: str, since: str, follow: bool) -> None:
     """Print events as they are recorded, oldest first; with --output json one object a line."""
@@ -58,6 +59,7 @@ def _print(session: Session, record: Record) -> None:
 
 @command.command("show", cls=Verb)
 @click.argument("event", metavar="ID")
+@archive_option
 @pass_session
 def show(session: Session, event: str) -> None:
     """Print one event whole: its place in the log, its envelope and its data.

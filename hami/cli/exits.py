@@ -35,6 +35,10 @@ class NotFound(HamiError):  # noqa: N818 - reads as a sentence where it is raise
     """What was asked for does not exist."""
 
 
+class Wrong(HamiError):  # noqa: N818 - as above
+    """What was checked is not as it should be."""
+
+
 class NotInitialised(HamiError):  # noqa: N818 - as above
     """The store answers, but `hami init` has never run on it."""
 

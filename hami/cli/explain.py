@@ -7,15 +7,14 @@ import click
 from hami.cli.exits import NotFound
 from hami.cli.known import Known, named
 from hami.cli.output import print_json, print_table
-from hami.cli.places import until_head
+from hami.cli.places import whole_story
 from hami.cli.podstory import PodStory
 from hami.cli.process import run_verb
-from hami.cli.session import Session, Verb, pass_session
+from hami.cli.session import Session, Verb, archive_option, pass_session
 from hami.cli.store import open_store
 from hami.cli.when import shown, shown_span
 from hami.domain.allocation import Reservation
 from hami.domain.errors import InvalidInput
-from hami.events.envelope import START
 from hami.events.store import Store
 from hami.projections.folds.cluster import snapshot
 from hami.projections.timetravel import state_at
@@ -35,6 +34,7 @@ def command() -> None:
 
 @command.command("pod", cls=Verb)
 @click.argument("name", metavar="NS/NAME|UID")
+@archive_option
 @pass_session
 def pod(session: Session, name: str) -> None:
     """Why a pod is pending, with numbers and what would have to change; or where it went.
@@ -46,6 +46,7 @@ def pod(session: Session, name: str) -> None:
 
 @command.command("placement", cls=Verb)
 @click.argument("name", metavar="RESERVATION|NS/NAME|UID")
+@archive_option
 @pass_session
 def placement(session: Session, name: str) -> None:
     """Take a past decision again: every node's score or reason, and whether it would be decided the same.
@@ -71,7 +72,7 @@ async def _pod(session: Session, name: str) -> None:
 
 async def _story(store: Store, kind: str, name: str) -> PodStory:
     story, known = PodStory(name), Known("pod")
-    async for record in until_head(store.log, START):
+    async for record in whole_story(store.log):
         known.take(record)
         story.take(record)
     if not story.uid:

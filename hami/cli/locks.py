@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from hami.cli.output import print_json, print_table
-from hami.cli.places import until_head
+from hami.cli.places import since, until_head
 from hami.cli.process import run_verb
 from hami.cli.session import Session, Verb, pass_session
 from hami.cli.store import open_store
@@ -47,7 +47,7 @@ async def _locks(session: Session) -> None:
 
 async def last_refusals(store: Store) -> dict[str, Record]:
     """The newest refusal of each lock within the look-back."""
-    begin = await store.log.at_or_before(EpochMs(await store.log.now() - LOOK_BACK_MS))
+    begin = await since(store.log, EpochMs(await store.log.now() - LOOK_BACK_MS))
     found: dict[str, Record] = {}
     async for record in until_head(store.log, begin):
         if isinstance(record.event, LockWaitTimedOut | LockRefused):

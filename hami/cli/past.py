@@ -10,7 +10,7 @@ from hami.projections.timetravel import state_at
 
 
 async def snapshot_at(store: Store, incarnation: str, moment: Moment) -> tuple[Position, ClusterSnapshot]:
-    """The state after the last event of the moment. Raises NotFound beyond the log, LogGap where it is trimmed."""
+    """The state after the last event of the moment. Raises NotFound beyond the log, HistoryTrimmed before it."""
     position = await position_of(store.log, moment)
     state = await state_at(store.log, store.checkpoints, incarnation=incarnation, g=position.g)
     return position, snapshot(state)

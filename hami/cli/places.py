@@ -4,11 +4,14 @@ import re
 from collections.abc import AsyncIterator
 from typing import Final
 
+import click
+
 from hami.cli.exits import NotFound
 from hami.cli.when import AtG, AtTime, Moment
-from hami.domain.errors import InvalidInput
+from hami.domain.errors import HistoryTrimmed, InvalidInput
 from hami.domain.units import EpochMs
-from hami.events.envelope import START, Position
+from hami.events.archive.history import first_of
+from hami.events.envelope import START, Position, entry_before, entry_key
 from hami.events.log import Log, Record
 
 _ENTRY: Final = re.compile(r"\d+-\d+")
@@ -33,10 +36,12 @@ async def start_for(log: Log, moment: Moment) -> Position:
 async def before_g(log: Log, g: int) -> Position:
     """A position from which reading soon meets `g`: bisection over time, so that a long log is not read from its start."""
     head = await log.head()
-    low, high, best = 0, int(head.recorded_ms), START
-    first = await log.read(START, limit=1)
-    if first:
-        low = int(first[0].position.recorded_ms)
+    first = await first_of(log)
+    low, high, best = int(first.recorded_ms), int(head.recorded_ms), START
+    if first.g > 1:
+        if g < first.g:
+            raise HistoryTrimmed(first.g, first.entry)
+        best = _before_first(first)
     while low < high:
         middle = (low + high) // 2
         found = await log.at_or_before(EpochMs(middle))
@@ -63,16 +68,38 @@ async def record_at(log: Log, g: int) -> Record:
         if record.position.g == g:
             return record
     head = await log.head()
-    first = await log.read(START, limit=1)
-    if not first:
+    first = await first_of(log)
+    if first == START:
         raise NotFound(f"there is no event g:{g}: the log is empty")
-    raise NotFound(f"there is no event g:{g}: the log holds g:{first[0].position.g} to g:{head.g}")
+    raise NotFound(f"there is no event g:{g}: the log holds g:{first.g} to g:{head.g}")
 
 
 async def until_head(log: Log, after: Position) -> AsyncIterator[Record]:
     """Everything from `after` to the head as it is when called."""
     async for record in records_until(log, after, await log.head()):
         yield record
+
+
+async def whole_story(log: Log) -> AsyncIterator[Record]:
+    """Everything to the head. Where the beginning is trimmed, what is left, with a word about it on standard error."""
+    begin, after = await first_of(log), START
+    if begin.g > 1:
+        click.echo(f"hami: {HistoryTrimmed(begin.g, begin.entry)}", err=True)
+        after = _before_first(begin)
+    async for record in until_head(log, after):
+        yield record
+
+
+async def since(log: Log, recorded_ms: EpochMs) -> Position:
+    """Where to read from to see what was recorded after that time and is still there."""
+    try:
+        return await log.at_or_before(recorded_ms)
+    except HistoryTrimmed as trimmed:
+        return _before_first(Position(trimmed.g, trimmed.entry))
+
+
+def _before_first(first: Position) -> Position:
+    return Position(first.g - 1, entry_before(first.entry))
 
 
 async def records_until(log: Log, after: Position, last: Position) -> AsyncIterator[Record]:
@@ -93,12 +120,12 @@ async def find_record(log: Log, text: str) -> Record:
     if text.startswith("g:") and text[2:].isdecimal():
         return await record_at(log, int(text[2:]))
     if _ENTRY.fullmatch(text):
-        before = await log.at_or_before(EpochMs(int(text.partition("-")[0]) - 1))
-        async for record in until_head(log, before):
+        if entry_key(text) == (0, 0):
+            raise NotFound("no event is stored as 0-0: that is where every log begins")
+        for record in await log.read(Position(0, entry_before(text)), limit=1):
             if record.position.entry == text:
                 return record
-            if record.position.recorded_ms > int(text.partition("-")[0]):
-                break
+        before = await log.at_or_before(EpochMs(int(text.partition("-")[0]) - 1))
         raise NotFound(f"no event is stored as {text}; the entry before it is {before.entry} (g:{before.g})")
     if text.count("/") < 2:
         raise InvalidInput("ID", text, "use g:123, producer/epoch/seq, or a stream entry id such as 1700000000000-0")
@@ -106,9 +133,12 @@ async def find_record(log: Log, text: str) -> Record:
 
 
 async def _by_event_id(log: Log, text: str) -> Record:
-    async for record in until_head(log, START):
+    first = await first_of(log)
+    async for record in until_head(log, _before_first(first) if first.g > 1 else START):
         if record.envelope.id == text:
             return record
+    if first.g > 1:
+        raise HistoryTrimmed(first.g, first.entry)
     producer = text.rsplit("/", 2)[0]
     epoch, seq, _ = await log.last_of(producer)
     if seq:

@@ -134,7 +134,7 @@ def _metrics() -> Iterator[str]:
     yield "Names, units and labels of device, pod and quota metrics are HAMi's, so that its dashboards go on working."
     yield "Every `_seconds` metric is in seconds, every `_bytes` metric in bytes."
     yield ""
-    for room in ("scheduler", "nodeagent", "alerts"):
+    for room in ("scheduler", "nodeagent", "alerts", "archive"):
         families = _families(room)
         if families:
             yield f"## {room}"

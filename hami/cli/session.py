@@ -23,6 +23,7 @@ class Session:
         self.env = dict(env)
         self.config: str | None = env.get("HAMI_CONFIG")
         self.redis_url: str | None = None
+        self.archive: str | None = None
         self.output = "table"
         self.log_level = "info"
         self.store_shown = ""
@@ -38,6 +39,8 @@ class Session:
         given = dict(flags or {})
         if table == "redis":
             given = {"url": self.redis_url, **given}
+        if table == "archive":
+            given = {"dir": self.archive, **given}
         env = dict(self.env)
         if table == "agent" and "NODE_NAME" in env:
             env.setdefault("HAMI_AGENT_NODE_NAME", env["NODE_NAME"])
@@ -97,6 +100,17 @@ def common_options() -> list[click.Parameter]:
             help="Least level that is logged to standard error.",
         ),
     ]
+
+
+def archive_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator for verbs that read the past: `open_store` then reads the folder before the log."""
+    return click.option(
+        "--archive",
+        metavar="DIR",
+        callback=_keep("archive"),
+        expose_value=False,
+        help="Read this archive before the log. Default: setting archive.dir, where that folder exists.",
+    )(function)
 
 
 class Verb(click.Command):

@@ -6,7 +6,7 @@ from hami.cli.exits import NotFound
 from hami.cli.output import print_json, print_table
 from hami.cli.past import snapshot_at
 from hami.cli.process import run_verb
-from hami.cli.session import Session, Verb, pass_session
+from hami.cli.session import Session, Verb, archive_option, pass_session
 from hami.cli.state_view import allocation_rows, as_json, device_rows, node_rows, quota_rows
 from hami.cli.store import open_store
 from hami.cli.when import parse_moment, shown
@@ -17,6 +17,7 @@ from hami.events.envelope import Position
 @click.command(cls=Verb)
 @click.option("--at", default="now", show_default=True, metavar="TIME", help="RFC 3339, unix, -5m (before now), g:123.")
 @click.option("--node", default="", metavar="NAME", help="Only this node.")
+@archive_option
 @pass_session
 def command(session: Session, at: str, node: str) -> None:
     """Show nodes, devices with health and use, live allocations and quotas.

@@ -5,11 +5,13 @@ The Redis client is imported here, at the moment of opening, so that `hami VERB 
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hami.cli.exits import NotInitialised
 from hami.cli.session import Session
-from hami.config import RedisSettings
+from hami.config import ArchiveSettings, RedisSettings
+from hami.domain.errors import InvalidInput
 from hami.events.store import Store
 
 if TYPE_CHECKING:
@@ -38,7 +40,11 @@ async def open_client(session: Session) -> AsyncIterator["Client"]:
 
 @asynccontextmanager
 async def open_store(session: Session) -> AsyncIterator[tuple[Store, str]]:
-    """The store and its incarnation, for reading. Raises StoreUnavailable, NotInitialised."""
+    """The store and its incarnation, for reading; its log begins in the archive where one is given.
+
+    Raises StoreUnavailable, NotInitialised, ArchiveBroken.
+    """
+    from hami.events.archive.history import with_history
     from hami.events.redis.meta import read_meta
     from hami.events.redis.store import RedisStore
 
@@ -46,4 +52,21 @@ async def open_store(session: Session) -> AsyncIterator[tuple[Store, str]]:
         meta = await read_meta(client)
         if meta is None:
             raise NotInitialised
-        yield RedisStore(client, incarnation=meta.incarnation), meta.incarnation
+        store: Store = RedisStore(client, incarnation=meta.incarnation)
+        folder = archive_folder(session)
+        if folder is not None:
+            store = await with_history(store, folder, incarnation=meta.incarnation)
+        yield store, meta.incarnation
+
+
+def archive_folder(session: Session) -> Path | None:
+    """The one named on the command line must exist; that of the settings may be another machine's."""
+    settings, _ = session.settings(ArchiveSettings, "archive")
+    if not settings.dir:
+        return None
+    folder = Path(settings.dir)
+    if folder.is_dir():
+        return folder
+    if session.archive:
+        raise InvalidInput("--archive", session.archive, "is no folder")
+    return None

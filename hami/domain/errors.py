@@ -6,6 +6,8 @@ HamiError
 ├── Conflict              expected versions did not hold (the store refused an append)
 ├── Fenced / GapFound     our producer's epoch or sequence is not what the store has
 ├── HistoryChanged        the entry a reader stood on is gone, or the log jumps after it
+│   └── HistoryTrimmed    the log begins later than that: older entries are in its archive, if there is one
+├── ArchiveBroken         the archive is not what was written, or not of this log
 ├── StoreUnavailable      Redis cannot be reached
 │   └── StoreRefuses      Redis answers, and will not do this for now (full, a replica)
 ├── StoreUnsafe           Redis is reachable, but must not be used (eviction, replica, foreign functions, wrong incarnation)
@@ -60,6 +62,20 @@ class GapFound(HamiError):  # noqa: N818 - as above
 
 class HistoryChanged(HamiError):  # noqa: N818 - as above
     """The log no longer continues where a reader stood: go back to a checkpoint that it still holds."""
+
+
+class HistoryTrimmed(HistoryChanged):
+    """The log begins at entry `g`, which is not the first it ever had."""
+
+    def __init__(self, g: int, entry: str) -> None:
+        self.g, self.entry = g, entry
+        super().__init__(
+            f"history begins at g:{g} ({entry}): what came before was trimmed; an archive may hold it (archive.dir)"
+        )
+
+
+class ArchiveBroken(HamiError):  # noqa: N818 - as above
+    """The archive is not what was written, or is not of this log."""
 
 
 class StoreUnavailable(HamiError):  # noqa: N818 - as above

@@ -91,7 +91,10 @@ class Log(Protocol):
     ) -> Appended | Duplicate: ...
 
     async def read(self, after: Position, *, limit: int = 1000) -> Sequence[Record]:
-        """The next records after a position, oldest first; empty at the head."""
+        """The next records after a position, oldest first; empty at the head.
+
+        Raises HistoryTrimmed for START where the first entries are trimmed: nobody reads half a history for a whole one.
+        """
         ...
 
     def tail(self, after: Position) -> AsyncIterator[Sequence[Record]]:
@@ -99,7 +102,8 @@ class Log(Protocol):
 
         An empty batch says that the store was asked and had nothing newer: it comes every few seconds at the head, so that a
         reader knows its view to be fresh; it stays away while the store cannot be reached. Raises HistoryChanged when the log
-        no longer continues from where the reader stands, StoreUnsafe when the store is another incarnation.
+        no longer continues from where the reader stands (HistoryTrimmed from START), StoreUnsafe when the store is another
+        incarnation.
         """
         ...
 
@@ -108,7 +112,7 @@ class Log(Protocol):
         ...
 
     async def at_or_before(self, recorded_ms: EpochMs) -> Position:
-        """The last position recorded at or before that time."""
+        """The last position recorded at or before that time. Raises HistoryTrimmed when that one is trimmed."""
         ...
 
     async def now(self) -> EpochMs:

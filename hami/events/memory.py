@@ -3,7 +3,7 @@
 Entries are kept as bytes and decoded on reading, so that whatever cannot be encoded or read back shows here as well.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Final
 
 import anyio
 
-from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, StaleFence
+from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, HistoryTrimmed, StaleFence
 from hami.domain.units import EpochMs
 from hami.events.clock import Clock, SystemClock
 from hami.events.codec import Place, check_entities, decode_envelope, decode_record, encode_envelope, encode_place
@@ -63,6 +63,7 @@ class MemoryLog:
         self._locks = locks or MemoryLocks(self._clock)
         self._stream = _Stream(self._clock)
         self._places: list[bytes] = []
+        self._trimmed = 0
         self._producers: dict[str, tuple[int, int, str]] = {}
         self._versions: dict[str, int] = {}
         self._feeds: dict[str, _Stream] = {}
@@ -119,9 +120,13 @@ class MemoryLog:
         return version
 
     def _write(self, now: EpochMs, raw: bytes, versions: dict[str, int]) -> Position:
-        g = len(self._places) + 1
+        g = self._last_g + 1
         self._places.append(encode_place(Place(g, versions)))
         return Position(g, self._stream.add(raw, now))
+
+    @property
+    def _last_g(self) -> int:
+        return self._trimmed + len(self._places)
 
     def _feed(self, node: str) -> _Stream:
         return self._feeds.setdefault(node, _Stream(self._clock))
@@ -130,14 +135,46 @@ class MemoryLog:
         return MemoryFeed(self._feed(node))
 
     async def read(self, after: Position, *, limit: int = 1000) -> Sequence[Record]:
-        found = self._stream.after(after.entry, limit)
-        start = bisect_right(self._stream.entries, entry_key(after.entry), key=lambda each: entry_key(each[0]))
-        return [decode_record(entry, raw, self._places[start + i]) for i, (entry, raw) in enumerate(found)]
+        if after == START and self._trimmed and self._places:
+            raise HistoryTrimmed(self._trimmed + 1, self._stream.entries[0][0])
+        return self.kept(after, limit=limit)
+
+    def kept(self, after: Position, *, limit: int = 1000) -> Sequence[Record]:
+        """As `read`, and from START whatever is still there: a group is handed that."""
+        return [decode_record(*each) for each in self.entries(after.entry, limit)]
+
+    def entries(self, after: str, limit: int) -> list[tuple[str, bytes, bytes]]:
+        """(entry, envelope, place) as they lie there."""
+        found = self._stream.after(after, limit)
+        start = self._at(after)
+        return [(entry, raw, self._places[start + i]) for i, (entry, raw) in enumerate(found)]
+
+    def _at(self, entry: str) -> int:
+        """How many of the entries here are at or before that id."""
+        return bisect_right(self._stream.entries, entry_key(entry), key=lambda each: entry_key(each[0]))
+
+    def trim(self, before: str, most: int) -> int:
+        """Forget the first entries, as XTRIM does; counter, versions and producers stay."""
+        below = bisect_left(self._stream.entries, entry_key(before), key=lambda each: entry_key(each[0]))
+        count = min(most, below)
+        del self._stream.entries[:count]
+        del self._places[:count]
+        self._trimmed += count
+        return count
+
+    def forget(self, entity: str, version: int) -> bool:
+        """An entity that nothing has moved since begins at 0 again."""
+        if self._versions.get(entity) != version:
+            return False
+        del self._versions[entity]
+        return True
 
     async def tail(self, after: Position) -> AsyncIterator[Sequence[Record]]:
         at = after
-        if at.g > len(self._places):
-            raise HistoryChanged(f"g {at.g} ({at.entry}) is not in the log, which ends at g {len(self._places)}")
+        if at.g > self._last_g:
+            raise HistoryChanged(f"g {at.g} ({at.entry}) is not in the log, which ends at g {self._last_g}")
+        if at != START and at.g < self._trimmed:
+            raise HistoryChanged(f"g {at.g} ({at.entry}) is trimmed, the log begins at g {self._trimmed + 1}")
         while True:
             changed = self._stream.changed
             batch = await self.read(at)
@@ -151,15 +188,20 @@ class MemoryLog:
 
     async def wait_after(self, after: Position) -> None:
         """Until there is something after that position, or a little while."""
-        if after.g >= len(self._places):
+        if after.g >= self._last_g:
             await self._stream.wait(IDLE_S)
 
     async def head(self) -> Position:
-        return Position(len(self._places), self._stream.entries[-1][0]) if self._places else START
+        if self._places:
+            return Position(self._last_g, self._stream.entries[-1][0])
+        return Position(self._trimmed, START.entry) if self._trimmed else START
 
     async def at_or_before(self, recorded_ms: EpochMs) -> Position:
         place = bisect_right(self._stream.entries, int(recorded_ms), key=lambda each: entry_key(each[0])[0])
-        return START if place == 0 else Position(place, self._stream.entries[place - 1][0])
+        if place == 0:
+            await self.read(START, limit=1)
+            return START
+        return Position(self._trimmed + place, self._stream.entries[place - 1][0])
 
     async def now(self) -> EpochMs:
         return self._clock.now()
@@ -211,6 +253,9 @@ class MemoryCheckpoints:
     async def save(self, fold: str, position: Position, incarnation: str, schema: str, state: bytes) -> None:
         saved, new = self._saved.setdefault(fold, []), (position, incarnation, schema, state)
         self._saved[fold] = [new, *[each for each in saved[:1] if each != new]] if saved[:1] != [new] else saved
+
+    def folds(self) -> Sequence[str]:
+        return tuple(self._saved)
 
     async def load(self, fold: str) -> Sequence[tuple[Position, str, str, bytes]]:
         return tuple(self._saved.get(fold, ()))

@@ -16,7 +16,7 @@ from hami.events.log import Record
 class Entries(Protocol):
     """What a group needs of the log in memory."""
 
-    async def read(self, after: Position, *, limit: int = 1000) -> Sequence[Record]: ...
+    def kept(self, after: Position, *, limit: int = 1000) -> Sequence[Record]: ...
 
     async def wait_after(self, after: Position) -> None:
         """Until there is something after that position, or a little while."""
@@ -37,6 +37,11 @@ class GroupBooks(msgspec.Struct):
     dead: list[DeadLetter] = msgspec.field(default_factory=list)
     back: list[DeadLetter] = msgspec.field(default_factory=list)
     buried: int = 0
+
+    @property
+    def oldest_pending(self) -> str:
+        """Empty: nothing is pending."""
+        return min(self.pending, key=entry_key, default="")
 
     def destroy(self) -> None:
         """As XGROUP DESTROY: the offset is lost; dead letters are not the group's."""
@@ -66,10 +71,10 @@ class MemoryGroup:
         return True
 
     async def new(self, *, limit: int = 1000) -> Sequence[Record]:
-        found = await self._log.read(self._last(), limit=limit)
+        found = self._log.kept(self._last(), limit=limit)
         if not found:
             await self._log.wait_after(self._last())
-            found = await self._log.read(self._last(), limit=limit)
+            found = self._log.kept(self._last(), limit=limit)
         for record in found:
             self._books.last = record.position
             self._books.pending[record.position.entry] = _Pending(record, self._consumer, self._clock.now())

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from hami.domain.errors import InvalidInput
+from hami.domain.errors import HistoryTrimmed, InvalidInput
 from hami.events.envelope import START, Position
 from hami.events.log import Checkpoints, Log
 from hami.projections.checkpoint import SCHEMA, decode_state
@@ -21,7 +21,10 @@ async def stands(log: Log, position: Position, previous: Position) -> bool:
     """
     if position == START:
         return True
-    after = await log.read(previous, limit=1)
+    try:
+        after = await log.read(previous, limit=1)
+    except HistoryTrimmed as trimmed:
+        return trimmed.g == position.g + 1
     if not after:
         return await log.head() == position
     first = after[0].position

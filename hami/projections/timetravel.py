@@ -1,11 +1,9 @@
 """The cluster as it was: at a place in the log, or at a time of the store's clock."""
 
 from hami.domain.units import EpochMs
-from hami.events.envelope import START
 from hami.events.log import Checkpoints, Log
 from hami.projections.boot import FOLD, newest_state
 from hami.projections.folds.cluster import apply
-from hami.projections.folds.errors import LogGap
 from hami.projections.folds.state import ClusterState
 
 
@@ -20,7 +18,7 @@ async def state_at(
 ) -> ClusterState:
     """The state right after record `g`, or after the last one written at or before `time_ms`; the head when neither is given.
 
-    Beyond the head it is the state at the head. Raises LogGap where the log no longer reaches back that far: an archive may.
+    Beyond the head it is the state at the head. Raises HistoryTrimmed where the log no longer reaches back that far.
     """
     until = await _last_of(log, g, time_ms)
     state = await newest_state(log, checkpoints, incarnation=incarnation, fold=fold, not_after=until)
@@ -45,14 +43,4 @@ async def _last_of(log: Log, g: int | None, time_ms: EpochMs | None) -> int:
         return g
     if time_ms is None:
         return (await log.head()).g
-    place = await log.at_or_before(time_ms)
-    if place == START:
-        await _begins_at_the_beginning(log)
-    return place.g
-
-
-async def _begins_at_the_beginning(log: Log) -> None:
-    """Before the first entry there was nothing, unless the first entries are trimmed."""
-    for first in await log.read(START, limit=1):
-        if first.position.g != 1:
-            raise LogGap(START, first.position)
+    return (await log.at_or_before(time_ms)).g

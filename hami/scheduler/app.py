@@ -22,8 +22,10 @@ from starlette.routing import BaseRoute
 
 from hami.config import RedisSettings, SchedulerSettings
 from hami.domain.errors import Fenced, InvalidInput, StoreRefuses, StoreUnavailable, StoreUnsafe
+from hami.events.archive.history import reaching_back
 from hami.events.catalog.governance import PolicyChanged
 from hami.events.ingester import Ingester
+from hami.events.jobs import OneOf
 from hami.events.log import Draft
 from hami.events.redis.client import Client
 from hami.events.redis.log import RedisLog
@@ -49,7 +51,6 @@ from hami.scheduler.extender import Verbs, extender_routes
 from hami.scheduler.filter import Filter
 from hami.scheduler.handshake import Handshake
 from hami.scheduler.inventory import Inventory
-from hami.scheduler.jobs import OneOf
 from hami.scheduler.late import Late
 from hami.scheduler.metrics import Metrics
 from hami.scheduler.notes import Notes
@@ -358,8 +359,11 @@ async def _build(front: Front, store: RedisStore, incarnation: str, *, durable: 
     await clock.sample()
     planes = Planes(front.vendors)
     feed = PlanesFeed(planes, lambda: view)
+    log, why_not = await reaching_back(store, settings.archive_dir, incarnation=incarnation)
+    if why_not:
+        _log.warning("the archive cannot be read", why=why_not)
     view = LiveView(
-        store.log,
+        log,
         store.checkpoints,
         incarnation=incarnation,
         on_change=feed.changed,

@@ -24,9 +24,9 @@ from hami.events.catalog.handshake import (
     HandshakeRequested,
     Held,
 )
+from hami.events.jobs import OneOf
 from hami.events.log import Draft, Record
 from hami.scheduler.core import CATCH_UP_S, Core
-from hami.scheduler.jobs import OneOf
 from hami.telemetry import get_logger
 
 ANSWER_WITHIN_MS: Final = 60_000

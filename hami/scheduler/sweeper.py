@@ -13,9 +13,9 @@ import anyio
 
 from hami.domain.cluster import ClusterSnapshot, Liveness
 from hami.events.catalog.node import NodeBack, NodeLost
+from hami.events.jobs import OneOf
 from hami.events.log import Draft
 from hami.scheduler.core import Core, Decision, at_versions
-from hami.scheduler.jobs import OneOf
 from hami.telemetry import get_logger
 
 LOOKS: Final = 2

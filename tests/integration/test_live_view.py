@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from hami.domain.errors import StoreUnsafe
+from hami.domain.errors import HistoryTrimmed, StoreUnsafe
 from hami.domain.units import EpochMs
 from hami.events.catalog.governance import PolicyChanged
 from hami.events.catalog.node import NodeLost
@@ -20,9 +20,9 @@ from hami.events.store import Store
 from hami.events.writer import EventWriter
 from hami.projections import drift
 from hami.projections.boot import FOLD
-from hami.projections.folds.errors import LogGap
 from hami.projections.timetravel import state_at
 from hami.projections.view import LiveView, ViewBroken
+from tests.support.archiving import retention_of
 from tests.support.builders import (
     a_bound,
     a_container,
@@ -280,11 +280,13 @@ async def test_a_gap_breaks_the_view_for_good(store: Store, writer: EventWriter)
 
 
 async def test_the_past_beyond_a_trimmed_beginning_is_refused(store: Store, writer: EventWriter) -> None:
-    await put(writer, *LIFE[:3])
-    with pytest.raises(LogGap):
-        await state_at(Trimmed(store.log), store.checkpoints, incarnation="A", time_ms=EpochMs(1))
-    with pytest.raises(LogGap):
-        await state_at(Trimmed(store.log), store.checkpoints, incarnation="A")
+    await put(writer, *LIFE[:2])
+    last = await put(writer, LIFE[2])
+    await (await retention_of(store)).trim(last.entry)
+    with pytest.raises(HistoryTrimmed):
+        await state_at(store.log, store.checkpoints, incarnation="A", time_ms=EpochMs(1))
+    with pytest.raises(HistoryTrimmed):
+        await state_at(store.log, store.checkpoints, incarnation="A")
 
 
 async def test_a_store_that_is_away_makes_the_view_old_and_not_broken() -> None:

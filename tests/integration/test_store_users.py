@@ -8,7 +8,10 @@ from pathlib import Path
 import anyio
 import pytest
 
+from hami.archive.app import run_archive
+from hami.config import ArchiveSettings, RedisSettings
 from hami.domain.errors import StoreUnsafe
+from hami.events.archive.folder import ArchiveFolder
 from hami.events.envelope import START, Position, agent_name
 from hami.events.ingester import Ingester
 from hami.events.lease import Held
@@ -16,9 +19,11 @@ from hami.events.redis.client import Client
 from hami.events.redis.dead import dead_letters, replay
 from hami.events.redis.embedded import EmbeddedServer
 from hami.events.redis.keys import META
-from hami.events.redis.meta import initialise, startup_check
+from hami.events.redis.meta import Startup, initialise, startup_check
+from hami.events.redis.retention import RedisRetention
 from hami.events.redis.store import RedisStore
 from hami.events.writer import EventWriter
+from hami.projections.boot import FOLD
 from tests.support.drafts import lost, sealed
 from tests.support.redis_server import DISTRIBUTION, WHEEL, running_server
 
@@ -141,6 +146,44 @@ async def test_a_reader_reads_and_never_writes(server: EmbeddedServer, admin: Re
         for command in (("XADD", "hami:{p0}:log", "*", "d", "x"), ("DEL", "hami:{p0}:log"), ("SET", "hami:{p0}:g", "0")):
             with pytest.raises(StoreUnsafe, match="may not"):
                 await store.client.command.call(*command)
+
+
+async def test_the_archive_seals_trims_and_forgets_and_nobody_else_trims_the_log(
+    server: EmbeddedServer, admin: RedisStore, tmp_path: Path
+) -> None:
+    keys = admin.client.keys
+    written = EventWriter(admin.log, "control")
+    await written.start()
+    for _ in range(3):
+        await written.append([lost("node-1")])
+    await admin.checkpoints.save(FOLD, await admin.log.head(), (await startup(admin)).meta.incarnation, "s", b"x")
+    await admin.client.command.call("XGROUP", "CREATE", keys.log, "alerts", "$")
+    settings = ArchiveSettings(dir=str(tmp_path), segment_s=0, settle_s=0, keep_hours=0)
+    await run_archive(settings, RedisSettings(url=f"unix://archive:secret@{server.socket}"), once=True)
+    assert ArchiveFolder(tmp_path).last() is not None
+    assert [each.position.g for each in await admin.log.read(Position(0, "0-1"))] == [4, 5]
+    async with logged_in(server, "archive") as store:
+        retention = RedisRetention(store.client, incarnation=(await startup(store)).meta.incarnation)
+        assert await retention.forget({"pod/u1": 1}) == 0
+        for command in (
+            ("DEL", keys.log),
+            ("XDEL", keys.log, "1-0"),
+            ("XTRIM", keys.inbox("node-1"), "MAXLEN", "0"),
+            ("SET", keys.lock("node-1"), "1:h:me"),
+            ("SET", keys.checkpoint("cluster"), "x"),
+            ("HSET", META, "incarnation", "x"),
+            ("FLUSHALL",),
+        ):
+            with pytest.raises(StoreUnsafe, match="may not"):
+                await store.client.command.call(*command)
+    for user in ("control", "reader", "consumer", "agent-node-1"):
+        async with logged_in(server, user) as store:
+            with pytest.raises(StoreUnsafe, match="may not"):
+                await store.client.command.call("XTRIM", keys.log, "MINID", "0-1")
+
+
+async def startup(store: RedisStore) -> Startup:
+    return await startup_check(store.client, local_ms=await store.log.now())
 
 
 async def test_a_consumer_can_do_its_work(server: EmbeddedServer, admin: RedisStore) -> None:

@@ -26,7 +26,7 @@ async def test_a_key_against_the_table_is_found(valkey_client: Client, why: str)
 def test_every_key_of_a_partition_has_its_row_and_shares_its_hash_tag() -> None:
     keys = Keys("p7")
     names = [
-        *(keys.log, keys.heads, keys.locks, keys.bell),
+        *(keys.log, keys.heads, keys.locks, keys.bell, keys.archive),
         *(keys.inbox("n"), keys.feed("n"), keys.lease("n"), keys.lock("n"), keys.queue("n"), keys.wake_prefix("n") + "pod"),
         *(keys.checkpoint("f"), keys.checkpoint_before("f"), keys.dead("g"), keys.back("g")),
     ]

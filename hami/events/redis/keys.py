@@ -30,6 +30,7 @@ class Keys:
         self.heads = base + "heads"
         self.locks = base + "locks"
         self.bell = base + "bell"
+        self.archive = base + "archive"
         self.inbox_prefix = base + "in:"
 
     def inbox(self, node: str) -> str:
@@ -79,6 +80,7 @@ class Keys:
             KeyKind(self.locks, "hash", False, "lock functions", "lock -> last token and holder"),
             KeyKind(self.checkpoint("*"), "string", False, "projections", "a fold's newest saved state"),
             KeyKind(self.checkpoint_before("*"), "string", False, "projections", "the one before"),
+            KeyKind(self.archive, "hash", False, "archive", "how far it is; when each consumer group moved last"),
             KeyKind(self.dead("*"), "stream", False, "consumers, ingester", "entries given up"),
             KeyKind(self.back("*"), "stream", False, "hami dlq replay", "what consumers gave up and are to try again"),
             *OUTBOX_KEYS,

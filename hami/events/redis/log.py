@@ -6,7 +6,16 @@ from typing import Any, Final
 
 import msgspec
 
-from hami.domain.errors import Conflict, Fenced, GapFound, HistoryChanged, StaleFence, StoreUnavailable, StoreUnsafe
+from hami.domain.errors import (
+    Conflict,
+    Fenced,
+    GapFound,
+    HistoryChanged,
+    HistoryTrimmed,
+    StaleFence,
+    StoreUnavailable,
+    StoreUnsafe,
+)
 from hami.domain.units import EpochMs
 from hami.events.backoff import Backoff
 from hami.events.codec import check_entities, decode_record, encode_envelope
@@ -145,7 +154,10 @@ class RedisLog:
 
     async def read(self, after: Position, *, limit: int = BATCH) -> Sequence[Record]:
         reply = await self._client.bulk.call("XRANGE", self._keys.log, f"({after.entry}", "+", "COUNT", limit)
-        return _records(reply)
+        records = _records(reply)
+        if after == START:
+            check_beginning(records)
+        return records
 
     async def tail(self, after: Position) -> AsyncIterator[Sequence[Record]]:
         at, verify, backoff = after, True, Backoff(most_s=RECONNECT_MOST_S)
@@ -163,6 +175,8 @@ class RedisLog:
                 continue
             backoff.reset()
             if batch:
+                if at == START:
+                    check_beginning(batch)
                 _check_contiguous(at, batch)
                 at = batch[-1].position
             yield batch
@@ -203,7 +217,10 @@ class RedisLog:
 
     async def at_or_before(self, recorded_ms: EpochMs) -> Position:
         reply = await self._client.command.call("XREVRANGE", self._keys.log, str(recorded_ms), "-", "COUNT", 1)
-        return _records(reply)[0].position if reply else START
+        if reply:
+            return _records(reply)[0].position
+        await self.read(START, limit=1)
+        return START
 
     async def now(self) -> EpochMs:
         seconds, micros = await self._client.command.call("TIME")
@@ -215,6 +232,12 @@ class RedisLog:
             return 0, 0, ""
         epoch, seq, entry = row.split(":", 2)
         return int(epoch), int(seq), entry
+
+
+def check_beginning(batch: Sequence[Record]) -> None:
+    """What is read from the very start must be the very first entry. Raises HistoryTrimmed."""
+    if batch and batch[0].position.g != 1:
+        raise HistoryTrimmed(batch[0].position.g, batch[0].position.entry)
 
 
 def _check_contiguous(at: Position, batch: Sequence[Record]) -> None:

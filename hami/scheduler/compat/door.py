@@ -16,6 +16,7 @@ from hami.domain.cluster import ClusterSnapshot, NodeState
 from hami.domain.pod import Node
 from hami.events.catalog.allocation import AllocationFailed
 from hami.events.catalog.device import DeviceHealthChanged
+from hami.events.jobs import OneOf
 from hami.events.log import Draft
 from hami.kube.errors import ApiError
 from hami.scheduler.compat.handshakes import Handshakes
@@ -25,7 +26,6 @@ from hami.scheduler.decide import door
 from hami.scheduler.decide.door import NodeSeen
 from hami.scheduler.decide.reconcile import PodFacts
 from hami.scheduler.events_out import About
-from hami.scheduler.jobs import OneOf
 from hami.scheduler.podfacts import Relevance
 from hami.scheduler.turns import breathe, slices
 from hami.telemetry import get_logger

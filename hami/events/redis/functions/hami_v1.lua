@@ -360,8 +360,35 @@ local function checkpoint(keys, argv)
   return {'SAVED'}
 end
 
+--[[ forget
+KEYS: heads. ARGV: incarnation, then pairs of an entity and the version that its last event gave it.
+A pod that left long ago need not be known for ever. Its version goes only while it is still the one given: whatever moved the pod
+meanwhile keeps it. To `append` a forgotten entity is at 0, so conditions stay safe:
+- a replica whose view still holds the old version expects that one, finds 0 and gets CONFLICT;
+- a replica that forgot as well expects 0, as for any pod it never saw, and that is what it finds;
+- counting begins at 1 again, so a view could be fooled only by being older than the pod's whole life: folds remember a version for
+  RETIRED_FOR_MS after the end, callers forget later than that, and a view is not decided from when it is seconds old.
+Only pods: nodes and quotas come back under their name.
+--]]
+local function forget(keys, argv)
+  local incarnation = redis.call('HGET', keys[1], 'incarnation')
+  if incarnation ~= argv[1] then return {'UNSAFE', incarnation or ''} end
+  local gone = {}
+  for at = 2, #argv, 2 do
+    if string.sub(argv[at], 1, 4) == 'pod/' and redis.call('HGET', keys[1], argv[at]) == argv[at + 1] then
+      gone[#gone + 1] = argv[at]
+    end
+  end
+  for from = 1, #gone, AT_ONCE do
+    redis.call('HDEL', keys[1], unpack(gone, from, math.min(from + AT_ONCE - 1, #gone)))
+  end
+  return {'FORGOTTEN', whole(#gone)}
+end
+
 redis.register_function('hami_append', append)
-redis.register_function('hami_lock_acquire', lock_acquire)
+-- With `allow-oom` what a full store needs to become smaller: the archive's turn, and forgetting.
+redis.register_function{function_name = 'hami_forget', callback = forget, flags = {'allow-oom'}}
+redis.register_function{function_name = 'hami_lock_acquire', callback = lock_acquire, flags = {'allow-oom'}}
 redis.register_function('hami_lock_renew', lock_renew)
 redis.register_function('hami_lock_release', lock_release)
 redis.register_function('hami_lock_leave', lock_leave)

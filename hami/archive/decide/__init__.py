@@ -1,0 +1,1 @@
+"""Pure: progress and notes in, what may be trimmed out."""
