@@ -4,7 +4,7 @@ import gc
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -32,6 +32,7 @@ from hami.vendors.config import DeviceConfig
 from hami.vendors.registry import vendors_of
 
 ROUNDS, WORKERS, LOOP_PODS = 1000, 8, 600
+MIXED = ("NVIDIA", "MLU", "DCU", "AMD", "Mthreads", "kunlun")
 VENDORS = vendors_of(DeviceConfig())
 POLICY = SchedulingPolicy()
 
@@ -39,10 +40,10 @@ POLICY = SchedulingPolicy()
 class Bench:
     """A cluster as a live view and planes have it; `turn` gives one node a pod, as between two decisions of a busy one."""
 
-    def __init__(self, nodes: int, pods: int, *, memory: int = 0) -> None:
+    def __init__(self, nodes: int, pods: int, *, memory: int = 0, vendors: Sequence[str] = ("NVIDIA",)) -> None:
         self.state, self.g = new_cluster(), 0
         self.versions: dict[str, int] = {}
-        drafts = [registered(i) for i in range(nodes)]
+        drafts = [registered(i, vendors[i % len(vendors)]) for i in range(nodes)]
         if memory:
             drafts += [
                 Draft(
@@ -153,6 +154,21 @@ def _contended() -> Row:
     )
 
 
+def _mixed() -> list[Row]:
+    """Six vendors in one cluster: for a vendor with the standard rules, and for one whose cards are judged one by one."""
+    bench, rows = Bench(NODES, 0, vendors=MIXED), []
+    for name, word in (("standard", "NVIDIA"), ("own_rules", "MLU")):
+        asked = DeviceRequest(vendor=word, count=1, memory=MiB(1024), cores=CorePercent(5))
+        containers = (ContainerRequest(name="c", kind=ContainerKind.APP, requests=(asked,)),)
+        shape = PodRequest(uid="asking", namespace="bench", name="asking", containers=containers)
+        assert isinstance(bench.decide(shape), Placement)
+        samples = timed(ROUNDS, lambda _, shape=shape: bench.decide(shape), _changes(bench))  # type: ignore[misc]
+        limit = 0.3 if name == "standard" else None
+        note = f"{len(MIXED)} vendors, {word} asked; a node changes before each"
+        rows.append(row(f"decide.mixed.{name}.p99", quantile(samples, 0.99), "ms", limit=limit, note=note))
+    return rows
+
+
 def _events(bench: Bench) -> list[Row]:
     records = [each for i in range(ROUNDS) for each in bench.turn(i)]
     folds = timed(len(records), lambda i: apply(bench.state, records[i]))
@@ -261,6 +277,6 @@ def run() -> list[Row]:
     gc.freeze()
     rows = [*_decisions(bench), *_events(bench), _scrape(bench)]
     del bench
-    rows += [_contended(), _growth(), *anyio.run(_closed_loop)]
+    rows += [*_mixed(), _contended(), _growth(), *anyio.run(_closed_loop)]
     gc.unfreeze()
     return rows

@@ -27,14 +27,14 @@ def node_name(i: int) -> str:
     return f"node-{i:05d}"
 
 
-def registered(i: int) -> Draft:
-    """Node i: eight cards, A100-80G on three nodes of five, A10 on the others."""
+def registered(i: int, vendor: str = "NVIDIA") -> Draft:
+    """Node i: eight cards, A100-80G on three nodes of five, A10 on the others; of another vendor, cards of these sizes."""
     big = i % 5 < 3
     devices = tuple(
         Device(
             uuid=f"GPU-{i:05d}-{d}",
-            vendor="NVIDIA",
-            model="NVIDIA A100-SXM4-80GB" if big else "NVIDIA A10",
+            vendor=vendor,
+            model=vendor if vendor != "NVIDIA" else "NVIDIA A100-SXM4-80GB" if big else "NVIDIA A10",
             memory=MiB(81920 if big else 23028),
             cores=CorePercent(100),
             slots=Slots(10),
@@ -44,7 +44,7 @@ def registered(i: int) -> Draft:
         )
         for d in range(DEVICES_PER_NODE)
     )
-    return Draft(event=NodeRegistered(vendor="NVIDIA", devices=devices, node_uid=f"uid-{i}", boot_id="b1"), node=node_name(i))
+    return Draft(event=NodeRegistered(vendor=vendor, devices=devices, node_uid=f"uid-{i}", boot_id="b1"), node=node_name(i))
 
 
 def reservation(i: int, node: int, devices: list[int], *, memory: int, cores: int) -> Reservation:
