@@ -1,10 +1,10 @@
 """An agent's epoch: a counter on its disk that never falls, not even when the disk is lost."""
 
-import os
 import time
 from pathlib import Path
 
 from hami.domain.errors import StoreUnavailable
+from hami.events.files import replace_file
 
 
 class EpochFile:
@@ -26,12 +26,7 @@ class EpochFile:
 
     def _write(self, epoch: int) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_suffix(".new")
-        with fresh.open("w") as file:
-            file.write(f"{epoch}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._path)
+        replace_file(self._path, f"{epoch}\n".encode())
 
     def _last(self) -> int:
         try:

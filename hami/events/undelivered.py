@@ -5,7 +5,6 @@ trouble; an agent that dies while all is well has at most the events of that mom
 it remembers.
 """
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,7 @@ import anyio
 import msgspec
 from anyio import to_thread
 
+from hami.events.files import replace_file
 from hami.telemetry import get_logger
 
 log = get_logger("outbox")
@@ -64,11 +64,6 @@ class NoteFile:
             if note is None:
                 self._path.unlink(missing_ok=True)
                 return
-            fresh = self._path.with_suffix(".new")
-            with fresh.open("wb") as file:
-                file.write(msgspec.json.encode(note))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._path)
+            replace_file(self._path, msgspec.json.encode(note))
         except OSError as error:
             log.warning("no note of undelivered events", file=str(self._path), error=error.strerror)

@@ -1,6 +1,5 @@
 """CDI specifications on disk: written when what they say changes, each file whole or not at all."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -8,6 +7,7 @@ from typing import Final
 import msgspec
 
 from hami.domain.device import Device
+from hami.events.files import replace_file
 from hami.nodeagent.backends.library import FOLDERS
 from hami.nodeagent.decide.cdi import EXTRA_NODES, Found, specifications
 from hami.nodeagent.decide.listing import CONTROL_NODES, IMEX_FOLDER, ListSettings
@@ -45,7 +45,7 @@ class CdiFiles:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             for name, text in wanted.items():
-                _put(self._folder / name, text)
+                replace_file(self._folder / name, text)
             for name in set(self._written) - set(wanted):
                 (self._folder / name).unlink(missing_ok=True)
         except OSError as error:
@@ -76,12 +76,3 @@ class CdiFiles:
             for path in self._dev.glob(pattern)
         )
         return frozenset(name for name in (*names, *deeper) if name.startswith(starts))
-
-
-def _put(path: Path, text: bytes) -> None:
-    beside = path.with_suffix(".new")
-    with beside.open("wb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)

@@ -1,7 +1,6 @@
 """What the agent remembers over restarts, in one file: open faults, what it told, whom it served."""
 
 import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ import msgspec
 from hami.domain.device import Device
 from hami.domain.errors import InvalidInput
 from hami.domain.units import EpochMs
+from hami.events.files import replace_file
 from hami.nodeagent.decide.faults import CardHealth
 from hami.nodeagent.decide.mig import Owned
 from hami.telemetry import get_logger
@@ -158,7 +158,7 @@ class StateFile:
         """Atomic, each file by itself: the old one stands until the new one is whole. In any thread, one call at a time."""
         try:
             for path in (self._path, self._copy):
-                _write(path, raw)
+                replace_file(path, raw)
         except OSError as error:
             why = f"agent.state_dir {self._path.parent} cannot be written: {error.strerror}"
             if why != self.trouble:
@@ -174,12 +174,3 @@ class StateFile:
 
     def _unusable(self, error: OSError) -> InvalidInput:
         return InvalidInput("agent.state_dir", str(self._path.parent), error.strerror or "cannot be used")
-
-
-def _write(path: Path, raw: bytes) -> None:
-    beside = path.with_suffix(".new")
-    with beside.open("wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
